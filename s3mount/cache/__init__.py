@@ -1,0 +1,1 @@
+"""Memory for object bytes: budget, buffers, blocks."""

@@ -1,0 +1,1 @@
+"""Which names a bucket has and what stat says of them."""

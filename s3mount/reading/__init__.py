@@ -1,0 +1,1 @@
+"""Which bytes to fetch when, and how a read is answered."""
