@@ -1,7 +1,7 @@
 """Every error s3mount raises, and the one table from error to errno.
 
-Stores raise the most precise class with the facts in attributes. `fuse.py` asks `errno_of` at its boundary; nothing else
-imports `errno`.
+Stores raise the most precise class with the facts in attributes. `fuse.py` asks `errno_of` at its boundary; nothing
+else imports `errno`.
 """
 
 import errno

@@ -24,5 +24,5 @@ class ObjectId(NamedTuple):
 
 
 def normalise_etag(raw: str) -> ETag:
-    """Strip quotes and ``W/`` of an ETag as a server sent it; nothing else, since ETags are opaque (RFC 9110, 8.8.3)."""
+    """Strip quotes and ``W/`` of an ETag as sent; nothing else, since ETags are opaque (RFC 9110, 8.8.3)."""
     return ETag(raw.removeprefix("W/").strip('"'))

@@ -1,7 +1,7 @@
 """Counters and gauges of one mount, declared once; docs/metrics.md lists them.
 
-The names are an interface: scripts read them from ``s3mount status --json``. All of them are changed from the trio thread
-only; the fetch threads report what they counted with their result.
+The names are an interface: scripts read them from ``s3mount status --json``. All of them are changed from the trio
+thread only; the fetch threads report what they counted with their result.
 """
 
 from collections.abc import Callable

@@ -1,0 +1,288 @@
+"""Object bytes in memory: what is present, what is being fetched, and who waits for it.
+
+A *fetched range* is the unit: one GET fills one buffer, and everybody who wants bytes of it waits for the same GET.
+Ranges of one object never overlap. A range that was delivered to its end gives its buffer to the next one first, since
+the kernel's page cache has its bytes; apart from that the least recently used goes.
+
+Runs in trio. A range is removed only while nobody waits for it, and a waiter uses its bytes before the next await.
+"""
+
+from bisect import bisect_right, insort
+from collections.abc import Iterator
+from operator import attrgetter
+
+import trio
+
+from s3mount.cache.budget import Buffer, BufferPool
+from s3mount.cache.eviction import EvictionOrder
+from s3mount.errors import FileError
+from s3mount.ids import ObjectId
+from s3mount.metrics import Metric, Metrics
+from s3mount.ranges import ByteRange
+from s3mount.store.interface import ObjectStore
+
+
+class FetchedRange:
+    """Bytes ``[start, stop)`` of one object, in a buffer that is being filled or is full."""
+
+    __slots__ = (
+        "_done",
+        "blocks",
+        "buffer",
+        "consumed_bytes",
+        "error",
+        "is_present",
+        "scope",
+        "start",
+        "stop",
+        "waiters",
+    )
+
+    def __init__(self, blocks: "ObjectBlocks", span: ByteRange, buffer: Buffer) -> None:
+        self.blocks = blocks
+        self.start, self.stop = span
+        self.buffer = buffer
+        self.is_present = False
+        self.error: FileError | None = None
+        self.waiters = 0
+        self.consumed_bytes = 0
+        """Bytes delivered from it, repeated ones too."""
+        self.scope = trio.CancelScope()
+        self._done = trio.Event()
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of its buffer."""
+        return self.buffer.capacity
+
+    @property
+    def is_consumed(self) -> bool:
+        """Whether it was delivered to its end."""
+        return self.consumed_bytes >= self.stop - self.start
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether somebody waits for it."""
+        return self.waiters > 0
+
+    def view(self, start: int, stop: int) -> memoryview:
+        """The present bytes ``[start, stop)`` of the object; valid until the next await."""
+        self.consumed_bytes += stop - start
+        return self.buffer.memory[start - self.start : stop - self.start]
+
+    async def wait(self) -> None:
+        """Return when the fetch is over; nothing is present if it was given up.
+
+        Raises:
+            FileError: The fetch failed.
+        """
+        self.waiters += 1
+        try:
+            await self._done.wait()
+        finally:
+            self.waiters -= 1
+        if self.error is not None:
+            raise self.error
+
+    def settle(self) -> None:
+        """Wake everybody who waits."""
+        self._done.set()
+
+
+class ObjectBlocks:
+    """What is in memory of one version of one object.
+
+    **Invariant:** `_ranges` is sorted and its members do not overlap.
+    """
+
+    def __init__(self, object_id: ObjectId, size: int) -> None:
+        self.object_id = object_id
+        self.size = size
+        self.readers = 0
+        """Handles open on it; without any, fetches nobody waits for are given up."""
+        self._ranges: list[FetchedRange] = []
+
+    def __iter__(self) -> Iterator[FetchedRange]:
+        return iter(self._ranges)
+
+    def __len__(self) -> int:
+        return len(self._ranges)
+
+    def find(self, offset: int) -> FetchedRange | None:
+        """The range, present or being fetched, that has the byte at *offset*."""
+        index = bisect_right(self._ranges, offset, key=_start) - 1
+        if index >= 0 and self._ranges[index].stop > offset:
+            return self._ranges[index]
+        return None
+
+    def gaps(self, span: ByteRange) -> list[ByteRange]:
+        """The parts of *span* that are neither present nor being fetched, in order."""
+        gaps = []
+        start = span.start
+        index = max(0, bisect_right(self._ranges, start, key=_start) - 1)
+        for fetched in self._ranges[index:]:
+            if fetched.start >= span.stop:
+                break
+            if fetched.start > start:
+                gaps.append(ByteRange(start, fetched.start))
+            start = max(start, fetched.stop)
+        if start < span.stop:
+            gaps.append(ByteRange(start, span.stop))
+        return gaps
+
+    def add(self, fetched: FetchedRange) -> None:
+        """Take in a range that begins to be fetched."""
+        insort(self._ranges, fetched, key=_start)
+
+    def remove(self, fetched: FetchedRange) -> None:
+        """Forget a range."""
+        self._ranges.remove(fetched)
+
+    def check_invariants(self) -> None:
+        """Raise `AssertionError` if ranges overlap."""
+        for left, right in zip(self._ranges, self._ranges[1:], strict=False):
+            assert left.stop <= right.start
+        for fetched in self._ranges:
+            assert 0 <= fetched.start < fetched.stop <= self.size
+
+
+class BlockCache:
+    """The bytes of all objects of one mount that are in memory.
+
+    **Invariant:** a present range is in exactly one of the two orders of eviction; every buffer the pool handed out
+    belongs to one range.
+    """
+
+    def __init__(self, store: ObjectStore, nursery: trio.Nursery, metrics: Metrics, *, limit_bytes: int) -> None:
+        self._store = store
+        self._nursery = nursery
+        self._metrics = metrics
+        self.pool = BufferPool(limit_bytes, self)
+        self._objects: dict[ObjectId, ObjectBlocks] = {}
+        self._order: EvictionOrder[FetchedRange] = EvictionOrder()
+        self.open_readers = 0
+
+    @property
+    def fair_share_bytes(self) -> int:
+        """Readahead that one of the open readers may have."""
+        return self.pool.readahead_limit_bytes // max(1, self.open_readers)
+
+    def open(self, object_id: ObjectId, size: int) -> ObjectBlocks:
+        """The blocks of one version, for a reader that will `close` them."""
+        blocks = self._objects.get(object_id)
+        if blocks is None:
+            blocks = self._objects[object_id] = ObjectBlocks(object_id, size)
+        blocks.readers += 1
+        self.open_readers += 1
+        return blocks
+
+    def close(self, blocks: ObjectBlocks) -> None:
+        """End a reader's use; what is being fetched for nobody is given up, what is present stays until evicted."""
+        blocks.readers -= 1
+        self.open_readers -= 1
+        if blocks.readers:
+            return
+        for fetched in blocks:
+            if not fetched.is_present and not fetched.waiters:
+                fetched.scope.cancel()
+        self._drop_if_unused(blocks)
+
+    async def demand(self, blocks: ObjectBlocks, span: ByteRange) -> None:
+        """Begin to fetch what is missing of *span*, waiting for memory if need be."""
+        while gaps := blocks.gaps(span):
+            gap = self._cut(gaps[0])
+            buffer = await self.pool.acquire(gap.size)
+            # Somebody else may have begun the same fetch meanwhile.
+            if blocks.gaps(gap) == [gap]:
+                self._begin(blocks, gap, buffer)
+            else:
+                self.pool.release(buffer)
+
+    def read_ahead(self, blocks: ObjectBlocks, span: ByteRange) -> None:
+        """Begin to fetch what is missing of *span*, as far as there is memory to spare."""
+        for gap in blocks.gaps(span):
+            rest = gap
+            while rest.size:
+                part = self._cut(rest)
+                buffer = self.pool.acquire_nowait(part.size)
+                if buffer is None:
+                    return
+                self._begin(blocks, part, buffer)
+                self._metrics.add(Metric.READAHEAD_BYTES, part.size)
+                rest = ByteRange(part.stop, gap.stop)
+
+    def note_use(self, fetched: FetchedRange) -> None:
+        """Bytes of a present range were delivered: it may be given up now."""
+        self._order.note_use(fetched)
+        self.pool.serve_demands()
+
+    @property
+    def consumed_bytes(self) -> int:
+        """Capacity of the ranges that were delivered to their end."""
+        return self._order.consumed_bytes
+
+    def reclaim_alike(self, capacity: int) -> Buffer | None:
+        """Give up a consumed range with a buffer of that very capacity."""
+        return self._give_up(self._order.pop_alike(capacity))
+
+    def reclaim_consumed(self) -> Buffer | None:
+        """Give up a consumed range."""
+        return self._give_up(self._order.pop_consumed())
+
+    def reclaim_any(self) -> Buffer | None:
+        """Give up the range that is least likely to be wanted."""
+        return self._give_up(self._order.pop_any())
+
+    def check_invariants(self) -> None:
+        """Raise `AssertionError` if buffers leaked or ranges contradict each other."""
+        self.pool.check_invariants()
+        held = 0
+        for blocks in self._objects.values():
+            blocks.check_invariants()
+            for fetched in blocks:
+                held += fetched.buffer.capacity
+                assert (fetched in self._order) == fetched.is_present
+        assert held == self.pool.held_bytes, f"{self.pool.held_bytes - held} bytes leaked"
+
+    def _cut(self, gap: ByteRange) -> ByteRange:
+        return ByteRange(gap.start, min(gap.stop, gap.start + self.pool.max_buffer_bytes))
+
+    def _begin(self, blocks: ObjectBlocks, span: ByteRange, buffer: Buffer) -> None:
+        fetched = FetchedRange(blocks, span, buffer)
+        blocks.add(fetched)
+        self._nursery.start_soon(self._fetch, fetched)
+
+    async def _fetch(self, fetched: FetchedRange) -> None:
+        blocks = fetched.blocks
+        span = ByteRange(fetched.start, fetched.stop)
+        into = fetched.buffer.memory[: span.size]
+        try:
+            with fetched.scope:
+                await self._store.get_range(blocks.object_id, span, object_size=blocks.size, into=into)
+                fetched.is_present = True
+        except FileError as error:
+            fetched.error = error
+        finally:
+            into.release()
+            fetched.settle()
+            if fetched.is_present:
+                self._order.add(fetched)
+                self.pool.serve_demands()
+            else:
+                blocks.remove(fetched)
+                self.pool.release(fetched.buffer)
+                self._drop_if_unused(blocks)
+
+    def _give_up(self, fetched: FetchedRange | None) -> Buffer | None:
+        if fetched is None:
+            return None
+        fetched.blocks.remove(fetched)
+        self._drop_if_unused(fetched.blocks)
+        return fetched.buffer
+
+    def _drop_if_unused(self, blocks: ObjectBlocks) -> None:
+        if not blocks.readers and not len(blocks):
+            self._objects.pop(blocks.object_id, None)
+
+
+_start = attrgetter("start")
