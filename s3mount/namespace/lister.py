@@ -8,8 +8,7 @@ Runs in trio. Between two awaits a pass has all state to itself; entries are ins
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import trio
 
@@ -50,7 +49,7 @@ class Listing:
         self.is_complete = False
         self.error: FileError | None = None
         self.waiting = 0
-        """Readers and lookups that want more pages."""
+        """Open directories that want all pages."""
         self._progress = trio.Event()
 
     @classmethod
@@ -69,15 +68,6 @@ class Listing:
         """Return after the next page, or when the pass is over."""
         if not self.is_over:
             await self._progress.wait()
-
-    @contextmanager
-    def wanted(self) -> Iterator[None]:
-        """Keep the pass going as long as this is open."""
-        self.waiting += 1
-        try:
-            yield
-        finally:
-            self.waiting -= 1
 
     def advance(self) -> None:
         """Wake all who wait for the next page."""

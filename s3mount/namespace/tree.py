@@ -48,8 +48,8 @@ OPEN_GRACE_SECONDS = 1.0
 MAX_WALKS = 64
 """Directories below which walks are followed at a time."""
 
-OnStale = Callable[[DirectoryInode, str], None]
-"""Told of a name that stands for something else than the kernel thinks."""
+OnStale = Callable[[InodeNumber, str], None]
+"""Told of a directory and a name in it that stands for something else than the kernel thinks."""
 
 
 class _Flight:
@@ -346,12 +346,12 @@ class Tree:
             summary = await self._store.head(self.names.key_of(inode))
         except NoSuchEntryError as error:
             self.names.forget_name(parent, name)
-            self._on_stale(parent, name)
+            self._on_stale(parent.number, name)
             raise StaleObjectError(name) from error
         if inode.parent is not parent or (
             self.names.adopt_file(parent, name, summary, asked_at, is_listed=False) is not inode
         ):
-            self._on_stale(parent, name)
+            self._on_stale(parent.number, name)
             raise StaleObjectError(name)
 
 
