@@ -15,6 +15,7 @@ from s3mount.errors import (
     NoSuchAttributeError,
     ReadOnlyError,
     StaleObjectError,
+    UnsupportedOperationError,
 )
 from s3mount.handles import DirectoryHandle, FileHandle, HandleTable
 from s3mount.ids import HandleId, InodeNumber
@@ -106,7 +107,10 @@ class FileSystem:
 
         Raises:
             NoSuchAttributeError: It is none of ours, or not known.
+            UnsupportedOperationError: It is an ACL or a label. ``ls -l`` then asks for them once per mount, not per file.
         """
+        if not name.startswith("user."):
+            raise UnsupportedOperationError(name)
         value = self._xattrs(self._tree.inode(number)).get(name)
         if value is None:
             raise NoSuchAttributeError(name)
