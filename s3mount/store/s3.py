@@ -1,193 +1,166 @@
-"""`S3Store`: one bucket of a real S3 service. HEAD and LIST go over the asyncio loop, range GETs through the fetch engine."""
+"""Opens an `S3Store`: finds the bucket, and proves by one LIST that it can be read.
 
-import dataclasses
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import TypeVar
+The store itself stands in `bucket`; what it says when the bucket cannot be read, in `diagnosis`.
+"""
+
+import contextlib
+import logging
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
 
 import trio
+from botocore.httpsession import create_urllib3_context, get_cert_path
+from botocore.utils import get_environ_proxies
 
-from s3mount.errors import (
-    CorruptResponseError,
-    NoSuchEntryError,
-    StaleObjectError,
-)
-from s3mount.ids import ObjectId, normalise_etag
-from s3mount.metrics import Metric, Metrics, RequestKind
-from s3mount.ranges import KIB, ByteRange
+from s3mount.errors import EndpointError
+from s3mount.metrics import Metrics, RequestKind
+from s3mount.options import StoreOptions
 from s3mount.store.attempts import Attempts
-from s3mount.store.control import ControlAnswer, ControlClient, ControlRequest
-from s3mount.store.fetch import FetchEngine, RangeGet
-from s3mount.store.interface import MAX_KEYS_PER_PAGE, ListPage, ObjectSummary
+from s3mount.store.bridge import AsyncioThread
+from s3mount.store.bucket import S3Store, Workings
+from s3mount.store.connection import Route, proxy_from_url
+from s3mount.store.control import ControlClient
+from s3mount.store.credentials import CredentialKeeper
+from s3mount.store.diagnosis import mount_error, region_to_follow
+from s3mount.store.fetch import FetchEngine
+from s3mount.store.interface import ListPage
 from s3mount.store.lister import Lister
-from s3mount.store.pages import ARCHIVED_CLASSES, parse_size
-from s3mount.store.requests import RequestWriter
-from s3mount.store.responses import ExpectedRange, parse_http_date
-from s3mount.store.retry import AttemptError, Fault, FaultKind, Retries, RetryPolicy
+from s3mount.store.requests import RequestWriter, ServerClock
+from s3mount.store.resolve import Resolved, resolve_endpoint
+from s3mount.store.retry import AttemptError, Fault, Retries, RetryPolicy
 
-T = TypeVar("T")
+__all__ = ["S3Store", "open_s3_store"]
 
-_SLOWEST_BYTES_PER_SECOND = 64 * KIB
-"""A range gets the time it takes at this rate on top of the deadline: on a slow link many ranges share the bandwidth."""
+log = logging.getLogger(__name__)
 
-_SKEW_SECONDS = 300.0
-"""A refusal without a reason, by a server whose clock differs by more, is taken to be about the clock."""
+_PROBE_DEADLINE_SECONDS = 10.0
+"""A mount command that cannot reach its bucket says so by then."""
 
-_BAD_REQUEST = 400
-_FORBIDDEN = 403
-_NS_PER_SECOND = 10**9
+_SECRETIVE_LOGGERS = ("aiobotocore", "botocore", "urllib3", "asyncio", "aiohttp")
+"""Loggers whose DEBUG messages hold signatures and session tokens."""
+
+
+@contextlib.asynccontextmanager
+async def open_s3_store(options: StoreOptions, metrics: Metrics, *, probe_prefix: str = "") -> AsyncIterator[S3Store]:
+    """Provide the store, proved to be listable; close all it holds afterwards.
+
+    Args:
+        options: Where the bucket is.
+        metrics: Counts the requests.
+        probe_prefix: Where to list, since a policy may allow no other place.
+
+    Raises:
+        BucketError: The bucket is missing, elsewhere, or not ours to list.
+        CredentialsMissingError: There are no credentials, or they are refused.
+        EndpointError: Nothing at the endpoint answers like S3.
+    """
+    for name in _SECRETIVE_LOGGERS:
+        logger = logging.getLogger(name)
+        logger.setLevel(max(logger.level, logging.WARNING))
+    async with contextlib.AsyncExitStack() as stack:
+        bridge = await stack.enter_async_context(AsyncioThread("s3mount-asyncio"))
+        keeper = None if options.no_sign_request else CredentialKeeper(options.profile)
+        resolved = await bridge.run(lambda: resolve_endpoint(options))
+        if keeper is not None:
+            await bridge.run(keeper.start)
+        opening = _Opening(options, Attempts(bridge, keeper, ServerClock(), metrics))
+        workings, fault = await opening.try_at(resolved, stack, probe_prefix)
+        if fault is not None and (region := region_to_follow(fault, resolved.endpoint)) is not None:
+            log.info("bucket %s is in region %s, not %s", options.bucket, region, resolved.endpoint.region)
+            resolved = await bridge.run(lambda: resolve_endpoint(options, region=region))
+            workings, fault = await opening.try_at(resolved, stack, probe_prefix)
+        if fault is not None:
+            raise mount_error(fault, options, resolved.endpoint) from fault.error
+        yield S3Store(workings)
 
 
 @dataclass(frozen=True, slots=True)
-class Workings:
-    """What an `S3Store` sends its requests with."""
+class _Opening:
+    """What does not depend on the region."""
 
+    options: StoreOptions
     attempts: Attempts
-    policy: RetryPolicy
-    writer: RequestWriter
-    control: ControlClient
-    lister: Lister
-    engine: FetchEngine
-    metrics: Metrics
 
-
-class S3Store:
-    """One bucket of an S3 service; implements `ObjectStore`. May be used from any trio task."""
-
-    def __init__(self, workings: Workings) -> None:
-        self._workings = workings
-        self._has_if_match = True
-        """False once the server has refused ``If-Match`` although the ETag was right."""
-
-    @property
-    def identity(self) -> str:
-        """Address of the bucket: names this store in cached data."""
-        endpoint = self._workings.writer.endpoint
-        return f"{endpoint.origin}{endpoint.base_path}"
-
-    async def head(self, key: str) -> ObjectSummary:
-        """See `ObjectStore.head`."""
-        return await self._run(lambda _: self._try_head(key))
-
-    async def list_page(
-        self, prefix: str, *, delimiter: str = "/", token: str | None = None, max_keys: int = MAX_KEYS_PER_PAGE
-    ) -> ListPage:
-        """See `ObjectStore.list_page`."""
-        lister = self._workings.lister
+    async def try_at(
+        self, resolved: Resolved, stack: contextlib.AsyncExitStack, prefix: str
+    ) -> tuple[Workings, Fault | None]:
+        """Build all that talks to this address, and what its answer to a LIST says is wrong."""
+        workings = await stack.enter_async_context(self._workings(resolved))
 
         async def attempt(_: Retries) -> ListPage:
-            self._workings.metrics.add_request(RequestKind.LIST)
-            return await self._workings.attempts.bridge.run(
-                lambda: lister.page(prefix, delimiter=delimiter, token=token, max_keys=max_keys)
+            self.attempts.metrics.add_request(RequestKind.LIST)
+            return await self.attempts.bridge.run(
+                lambda: workings.lister.page(prefix, delimiter="/", token=None, max_keys=1)
             )
 
-        return await self._run(attempt)
-
-    async def get_range(self, object_id: ObjectId, span: ByteRange, *, object_size: int, into: memoryview) -> None:
-        """See `ObjectStore.get_range`."""
-        assert into.nbytes == span.size > 0
-        fetch = _RangeFetch(self._workings, object_id, span, object_size, into, has_if_match=self._has_if_match)
-        await self._run(fetch.attempt, extra_seconds=span.size / _SLOWEST_BYTES_PER_SECOND)
-        # Without If-Match the ETag turned out to be the right one: the refusal was not about the version.
-        self._has_if_match = fetch.has_if_match
-
-    async def _run(self, attempt: Callable[[Retries], Awaitable[T]], *, extra_seconds: float = 0.0) -> T:
+        deadline = min(_PROBE_DEADLINE_SECONDS, self.options.request_deadline_seconds)
         try:
-            return await self._workings.attempts.run(attempt, self._workings.policy, extra_seconds=extra_seconds)
+            await self.attempts.run(attempt, RetryPolicy(deadline))
         except AttemptError as error:
-            raise error.fault.error from error
+            return workings, error.fault
+        return workings, None
 
-    async def _try_head(self, key: str) -> ObjectSummary:
-        workings = self._workings
-        endpoint, path = workings.writer.endpoint, workings.writer.endpoint.object_path(key)
-        request = ControlRequest("HEAD", f"{endpoint.origin}{path}", lambda: workings.writer.headers("HEAD", path))
-        workings.metrics.add_request(RequestKind.HEAD)
+    @contextlib.asynccontextmanager
+    async def _workings(self, resolved: Resolved) -> AsyncGenerator[Workings]:
+        options, bridge = self.options, self.attempts.bridge
+        proxies: dict[str, str] = get_environ_proxies(resolved.endpoint.origin)
+        route = _route(options, resolved, proxies)
+        keeper = self.attempts.keeper
+        writer = RequestWriter(
+            resolved.endpoint,
+            (lambda: None) if keeper is None else (lambda: keeper.latest),
+            self.attempts.clock,
+            _common_headers(options, resolved),
+        )
+        control = await bridge.run(
+            lambda: ControlClient.open(
+                proxies=proxies,
+                verify=resolved.verify,
+                connect_timeout_seconds=options.connect_timeout_seconds,
+                stall_timeout_seconds=options.stall_timeout_seconds,
+            )
+        )
+        engine = FetchEngine(route, connections=options.connections)
+        policy = RetryPolicy(options.request_deadline_seconds)
         try:
-            answer = await workings.attempts.bridge.run(lambda: workings.control.send(request))
-        except AttemptError as error:
-            raise AttemptError(self._guess_reason(error.fault)) from error
-        try:
-            return summary_of_head(key, answer)
-        except CorruptResponseError as error:
-            raise AttemptError(Fault(FaultKind.CORRUPT, error)) from error
-
-    def _guess_reason(self, fault: Fault) -> Fault:
-        """Answers to HEAD have no body that says why; clocks and credentials are worth a try before giving up."""
-        if fault.status not in {_BAD_REQUEST, _FORBIDDEN} or fault.code is not None:
-            return fault
-        skew = abs((fault.server_time or self._workings.writer.clock.now()) - self._workings.writer.clock.now())
-        kind = FaultKind.CLOCK if skew > _SKEW_SECONDS else FaultKind.CREDENTIALS
-        return dataclasses.replace(fault, kind=kind)
+            yield Workings(
+                self.attempts, policy, writer, control, Lister(control, writer), engine, self.attempts.metrics
+            )
+        finally:
+            with trio.CancelScope(shield=True):
+                await engine.close()
+                await bridge.run(control.close)
 
 
-def summary_of_head(key: str, answer: ControlAnswer) -> ObjectSummary:
-    """Attributes as the headers of a HEAD tell them.
-
-    Raises:
-        CorruptResponseError: They do not.
-    """
-    headers = answer.headers
-    modified = parse_http_date(headers.get("last-modified", ""))
-    if modified is None:
-        raise CorruptResponseError(f"bad Last-Modified {headers.get('last-modified', '')[:40]!r}")
-    storage_class = headers.get("x-amz-storage-class") or "STANDARD"
-    is_restored = 'ongoing-request="false"' in headers.get("x-amz-restore", "")
-    return ObjectSummary(
-        key=key,
-        size=parse_size(headers.get("content-length", "")),
-        mtime_ns=int(modified) * _NS_PER_SECOND,
-        etag=normalise_etag(headers.get("etag", "")) or None,
-        storage_class=storage_class,
-        is_archived=(storage_class in ARCHIVED_CLASSES or "x-amz-archive-status" in headers) and not is_restored,
-        content_type=headers.get("content-type"),
-        version_id=headers.get("x-amz-version-id"),
-    )
+def _route(options: StoreOptions, resolved: Resolved, proxies: dict[str, str]) -> Route:
+    proxy_url = proxies.get(resolved.endpoint.scheme)
+    try:
+        return Route(
+            endpoint=resolved.endpoint,
+            proxy=proxy_from_url(proxy_url) if proxy_url else None,
+            ssl_context=_ssl_context(resolved.verify) if resolved.endpoint.is_tls else None,
+            connect_timeout_seconds=options.connect_timeout_seconds,
+            stall_timeout_seconds=options.stall_timeout_seconds,
+        )
+    except OSError as error:
+        raise EndpointError(f"cannot read the CA bundle {resolved.verify}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise EndpointError(f"cannot use the proxy of {resolved.endpoint.scheme}_proxy: {error}") from error
 
 
-@dataclass(slots=True)
-class _RangeFetch:
-    """A range on its way.
+def _ssl_context(verify: str | bool) -> ssl.SSLContext:  # noqa: FBT001 - what botocore calls it, path or flag
+    """Check certificates as the control requests do: by botocore's own rules."""
+    context: ssl.SSLContext = create_urllib3_context()
+    context.check_hostname = True
+    context.load_verify_locations(get_cert_path(verify))  # type: ignore[arg-type]  # a path is as good
+    return context
 
-    **Invariant:** ``into[:received]`` holds the right bytes.
-    """
 
-    workings: Workings
-    object_id: ObjectId
-    span: ByteRange
-    object_size: int
-    into: memoryview
-    has_if_match: bool
-    received: int = field(default=0)
-
-    async def attempt(self, retries: Retries) -> None:
-        """Ask for what is missing."""
-        report = await self.workings.engine.fetch(self._get())
-        metrics = self.workings.metrics
-        metrics.add_request(RequestKind.GET, report.requests_sent)
-        metrics.add(Metric.CONNECTIONS_OPENED, report.connections_opened)
-        metrics.add(Metric.FETCHED_BYTES, report.received)
-        if report.received:
-            self.received += report.received
-            retries.note_progress(trio.current_time())
-        if report.fault is not None:
-            raise AttemptError(self._as_fault_of_version(report.fault))
-
-    def _get(self) -> RangeGet:
-        missing = ByteRange(self.span.start + self.received, self.span.stop)
-        expected = ExpectedRange(missing, self.object_size, self.object_id.etag)
-        extra: dict[str, str] = {}
-        if not expected.is_whole_object:
-            extra["range"] = f"bytes={missing.start}-{missing.stop - 1}"
-        if self.has_if_match and self.object_id.etag:
-            extra["if-match"] = f'"{self.object_id.etag}"'
-        writer = self.workings.writer
-        path = writer.endpoint.object_path(self.object_id.key)
-        return RangeGet(path, lambda: writer.headers("GET", path, extra=extra), expected, self.into[self.received :])
-
-    def _as_fault_of_version(self, fault: Fault) -> Fault:
-        """What a refusal means when this version once was there."""
-        if fault.kind is FaultKind.PRECONDITION:
-            self.has_if_match = False  # for the next attempt: the ETag it brings decides
-        if isinstance(fault.error, NoSuchEntryError):
-            return dataclasses.replace(fault, error=StaleObjectError(str(fault.error)))
-        return fault
+def _common_headers(options: StoreOptions, resolved: Resolved) -> dict[str, str]:
+    headers = {"user-agent": resolved.user_agent}
+    if options.requester_pays:
+        headers["x-amz-request-payer"] = "requester"
+    if options.expected_bucket_owner is not None:
+        headers["x-amz-expected-bucket-owner"] = options.expected_bucket_owner
+    return headers
