@@ -124,6 +124,24 @@ class NotMountedError(MountError):
     exit_code = 8
 
 
+class StartTimeoutError(MountError):
+    """The file system was not ready in time."""
+
+    exit_code = 9
+
+
+class DaemonError(MountError):
+    """The daemon does not answer, or died."""
+
+    exit_code = 10
+
+
+class InternalError(MountError):
+    """A defect of ours; the traceback is in the log."""
+
+    exit_code = 70
+
+
 ERRNO_OF: dict[type[FileError], int] = {
     NoSuchEntryError: errno.ENOENT,
     AccessDeniedError: errno.EACCES,
@@ -155,3 +173,18 @@ def errno_of(error: Exception) -> int:
 def errno_name(number: int) -> str:
     """Symbolic name of an errno, such as ``ENOENT``."""
     return errno.errorcode.get(number, str(number))
+
+
+def is_disconnected(error: OSError) -> bool:
+    """Whether a system call failed because the daemon behind a FUSE mount is gone."""
+    return error.errno in {errno.ENOTCONN, errno.ECONNABORTED}
+
+
+def is_busy(error: OSError) -> bool:
+    """Whether a system call failed because files are open or the place is in use."""
+    return error.errno == errno.EBUSY
+
+
+def is_no_device(error: OSError) -> bool:
+    """Whether a device file has no driver behind it."""
+    return error.errno in {errno.ENODEV, errno.ENXIO}

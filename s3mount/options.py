@@ -81,6 +81,8 @@ class MountPointOptions:
     source: str
     """What ``findmnt`` shows, such as ``s3://bucket/prefix``."""
     allow_other: bool = False
+    control_socket: Path | None = None
+    """Where ``s3mount status`` asks; None for nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,8 @@ class LogOptions:
     file: Path | None = None
     foreground: bool = False
     """Log to standard error."""
+    state_folder: Path = Path("/var/log/s3mount")
+    """Where the log file goes if there is neither a name for it nor a system log."""
 
 
 @dataclass(frozen=True, slots=True)
