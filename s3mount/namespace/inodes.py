@@ -173,6 +173,10 @@ class InodeTable:
                 dead.append(inode)
         return dead
 
+    def compact(self) -> None:
+        """Give back the room of dead inodes: a dict does not shrink by itself."""
+        self._live = dict(self._live)
+
     def check_invariants(self) -> None:
         """Raise `AssertionError` if the table contradicts itself."""
         for number, inode in self._live.items():

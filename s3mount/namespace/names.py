@@ -210,6 +210,8 @@ class NameCache:
             directory.children = dict(directory.children)
             if any(not child.lookup_count for child in directory.children.values()):
                 self._expiring[directory] = now + self._options.ttl_seconds
+        if due:
+            self.inodes.compact()
 
     def check_invariants(self) -> None:
         """Raise `AssertionError` if names and inodes contradict each other."""
