@@ -12,7 +12,6 @@ import os
 import socket
 import stat
 import struct
-import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,6 +23,9 @@ MAX_ADDRESS_BYTES = 107
 """Longest path of a socket: ``sun_path`` has 108 bytes, the last one NUL (unix(7))."""
 
 MAX_REPLY_BYTES = 1 << 20
+
+SHARED_FOLDER = Path("/tmp")  # noqa: S108 only a folder of the user's own in it is used
+"""Last resort. Not ``$TMPDIR``: batch systems set that per job, and the next shell would not find the socket."""
 
 REPLY_SECONDS = 5.0
 """How long a daemon may take to answer."""
@@ -53,7 +55,7 @@ def runtime_folders(uid: int, environment: Mapping[str, str]) -> list[Path]:
         folders.append(Path(environment["XDG_RUNTIME_DIR"]) / "s3mount")
     if uid != 0:
         folders.append(Path(f"/run/user/{uid}/s3mount"))
-    folders.append(Path(tempfile.gettempdir()) / f"s3mount-{uid}")
+    folders.append(SHARED_FOLDER / f"s3mount-{uid}")
     return list(dict.fromkeys(folders))
 
 

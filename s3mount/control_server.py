@@ -74,9 +74,14 @@ async def serve(
                     await limit.acquire()
                     nursery.start_soon(_serve_client, await _accept(listener), handlers, limit)
         finally:
-            with suppress(OSError):
-                if _inode(path) == inode:  # a mount after a lazy unmount may have put its own there
-                    path.unlink()
+            _remove(path, inode)
+
+
+def _remove(path: Path, inode: int) -> None:
+    """Remove the socket, unless another mount has put its own there since (after a lazy unmount)."""
+    with suppress(OSError):
+        if _inode(path) == inode:
+            path.unlink()
 
 
 def _inode(path: Path) -> int:
