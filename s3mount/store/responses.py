@@ -80,8 +80,10 @@ def bytes_to_skip(status: int, headers: Mapping[str, str], expected: ExpectedRan
         CorruptResponseError: It is not the range asked for.
     """
     etag = normalise_etag(headers.get("etag", ""))
+    if expected.etag and not etag:
+        raise CorruptResponseError("the answer has no ETag: it cannot be told from another version's")
     if etag != expected.etag:
-        raise StaleObjectError(f"expected version {expected.etag}, the server sent {etag or 'none'}")
+        raise StaleObjectError(f"expected version {expected.etag}, the server sent {etag}")
     if status == _PARTIAL_CONTENT:
         _check_content_range(headers.get("content-range", ""), expected)
         length, skipped = expected.span.size, 0
