@@ -1,7 +1,7 @@
 """What a `FaultProxy` can do to a request, and rules that say to which.
 
-An `Action` is a set of primitives which go together; a `Rule` chooses requests. Where a rule is not enough, any callable
-from `Request` to ``Action | None`` is a hook as well.
+An `Action` is a set of primitives which go together; a `Rule` chooses requests. Where a rule is not enough, any
+callable from `Request` to ``Action | None`` is a hook as well.
 """
 
 import fnmatch
