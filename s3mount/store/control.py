@@ -12,7 +12,7 @@ from typing import Self
 import aiohttp
 from aiobotocore.httpsession import AIOHTTPSession
 from botocore.awsrequest import AWSRequest
-from botocore.exceptions import HTTPClientError, SSLError
+from botocore.exceptions import BotoCoreError, SSLError
 
 from s3mount.errors import CorruptResponseError, StoreUnavailableError
 from s3mount.ranges import MIB
@@ -97,7 +97,7 @@ class ControlClient:
                 status, headers = response.status_code, dict(response.headers)
                 limit = MAX_BODY_BYTES if status < _FIRST_REFUSAL else MAX_ERROR_BODY_BYTES
                 body, is_complete = await _read_body(response.raw, limit)
-            except (HTTPClientError, aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            except (BotoCoreError, aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
                 raise AttemptError(_fault_of_exception(error)) from error
         if status >= _FIRST_REFUSAL:
             raise AttemptError(fault_of_answer(status, headers, body))

@@ -207,20 +207,20 @@ async def test_unsigned_requests_read_public_buckets(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("style", "target", "host"),
+    ("style", "url"),
     [
-        (AddressingStyle.AUTO, "/bucket/d/k", "localhost"),
-        (AddressingStyle.PATH, "/bucket/d/k", "localhost"),
-        (AddressingStyle.VIRTUAL, "/d/k", "bucket.localhost"),
+        (AddressingStyle.AUTO, "http://s3.example/bucket/d/k"),
+        (AddressingStyle.PATH, "http://s3.example/bucket/d/k"),
+        (AddressingStyle.VIRTUAL, "http://bucket.s3.example/d/k"),
     ],
 )
-async def test_addressing_styles(style: AddressingStyle, target: str, host: str):
-    with ScriptedServer(serve) as server:
-        url = server.url.replace("127.0.0.1", "localhost")
-        await read_through(StoreOptions(bucket="bucket", endpoint_url=url, addressing_style=style))
+async def test_addressing_styles(style: AddressingStyle, url: str, monkeypatch: pytest.MonkeyPatch):
+    with ScriptedServer(serve) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        await read_through(StoreOptions(bucket="bucket", endpoint_url="http://s3.example", addressing_style=style))
 
-    assert server.requests[-1].target == target
-    assert server.requests[-1].headers["host"].partition(":")[0] == host
+    assert proxy.requests[-1].target == url
+    assert proxy.requests[-1].headers["host"] == url.split("/")[2]
 
 
 async def test_nothing_secret_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
@@ -372,7 +372,7 @@ async def test_a_tunnelling_proxy_is_used(authority: tuple[trustme.CA, Path], mo
 
         assert await read_through(options) == OBJECT.body[1:]
 
-    assert asked == [f"CONNECT localhost:{port} HTTP/1.1"] * 2
+    assert [line.rpartition(" ")[0] for line in asked] == [f"CONNECT localhost:{port}"] * 2
 
 
 async def test_no_proxy_is_honoured(monkeypatch: pytest.MonkeyPatch):
