@@ -5,6 +5,7 @@ are its ``default_map``.
 """
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ from s3mount.quantities import write_size
 from s3mount.source import Source
 
 MAX_CONNECTIONS = 1024
+
+_ACCOUNT_ID = re.compile(r"[0-9]{12}")
 
 _STORE = "Where the bucket is"
 _ACCESS = "Who may do what"
@@ -146,7 +149,7 @@ def _check_endpoint_url(_ctx: click.Context, _param: click.Parameter, value: str
 
 
 def _check_bucket_owner(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    if value is not None and not (len(value) == 12 and value.isascii() and value.isdigit()):  # noqa: PLR2004 AWS account ids
+    if value is not None and not _ACCOUNT_ID.fullmatch(value):
         raise click.BadParameter(f"{value!r} is not an account id of 12 digits")
     return value
 
