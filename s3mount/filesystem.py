@@ -106,8 +106,8 @@ class FileSystem:
         """Value of an extended attribute, from what is known; never asks the store.
 
         Raises:
-            NoSuchAttributeError: It is none of ours, or not known.
-            UnsupportedOperationError: It is an ACL or a label. ``ls -l`` then asks for them once per mount, not per file.
+            NoSuchAttributeError: It is none of ours, or not known. UnsupportedOperationError: It is an ACL or a label.
+            ``ls -l`` then asks for them once per mount, not per file.
         """
         if not name.startswith("user."):
             raise UnsupportedOperationError(name)

@@ -26,7 +26,7 @@ from moto.server import ThreadedMotoServer
 from types_boto3_s3 import S3Client
 
 ACCESS_KEY = "s3mount-test-key"
-SECRET_KEY = "s3mount-test-secret"  # noqa: S105 known to everybody, and only good on loopback
+SECRET_KEY = "s3mount-test-secret"  # known to everybody, and only good on loopback
 REGION = "us-east-1"
 
 START_SECONDS = 30.0

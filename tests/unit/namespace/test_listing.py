@@ -77,9 +77,7 @@ def test_an_endpoint_without_order_gets_every_name_once():
     keys = ["b/x", "foo", "a", "foo/y", "c"]
     assembler = ListingAssembler("")
     entries = list(
-        itertools.chain.from_iterable(
-            assembler.feed(page) for key in keys for page in pages_of([key], page_size=1)
-        )
+        itertools.chain.from_iterable(assembler.feed(page) for key in keys for page in pages_of([key], page_size=1))
     )
     names = [entry.name for entry in entries + assembler.finish()]
 

@@ -1,7 +1,13 @@
 import pytest
 import trio
 
-from s3mount.errors import AccessDeniedError, NameTooLongError, NoSuchEntryError, StaleObjectError, StoreUnavailableError
+from s3mount.errors import (
+    AccessDeniedError,
+    NameTooLongError,
+    NoSuchEntryError,
+    StaleObjectError,
+    StoreUnavailableError,
+)
 from s3mount.metrics import Metrics, RequestKind
 from s3mount.namespace.tree import OPEN_GRACE_SECONDS, Tree
 from s3mount.options import NamespaceOptions

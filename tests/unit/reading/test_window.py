@@ -1,3 +1,5 @@
+import itertools
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,7 +59,7 @@ def test_a_long_sequential_read_asks_once_per_range():
 def test_readahead_never_asks_twice_for_the_same_bytes():
     spans = [plan.ahead for plan in plans_of_sequential_read(256 * MIB, step=128 * KIB) if plan.ahead.size]
 
-    assert all(left.stop <= right.start for left, right in zip(spans, spans[1:], strict=False))
+    assert all(left.stop <= right.start for left, right in itertools.pairwise(spans))
 
 
 def test_a_seek_shrinks_the_window():
@@ -74,9 +76,7 @@ def test_kernel_readahead_out_of_order_is_still_sequential():
     window = Window(GIB, 64 * MIB)
     order = [0, 2, 1, 4, 3, 6, 5, 8, 7, 10, 9, 12, 11]
 
-    plans = [
-        window.plan(ByteRange(index * 128 * KIB, (index + 1) * 128 * KIB), budget=BUDGET) for index in order
-    ]
+    plans = [window.plan(ByteRange(index * 128 * KIB, (index + 1) * 128 * KIB), budget=BUDGET) for index in order]
 
     assert max(plan.ahead.stop for plan in plans) >= 16 * MIB
 
