@@ -288,11 +288,11 @@ class Response:
         raise EndConnectionError(Outcome.CUT, reset=cut.end is End.RESET)
 
     def _send_piece(self, piece: memoryview) -> None:
+        self._exchange.bytes_sent += len(piece)  # first: who has read it all must not find fewer in the log
         if self._is_chunked:
             self._flush(*_chunk(piece))
         else:
             self._flush(piece)
-        self._exchange.bytes_sent += len(piece)
 
     def _flush(self, *buffers: bytes | memoryview) -> None:
         head, self._head = self._head, b""

@@ -36,7 +36,7 @@ class Exchange:
     status: int | None = None
     """Status sent to the client."""
     bytes_sent: int = 0
-    """Bytes of the body handed to the client's connection, without framing."""
+    """Bytes of the body handed to the client's connection, without framing; right as soon as the client has them."""
     bytes_received: int = 0
     """Bytes of the request's body."""
     outcome: Outcome = Outcome.PENDING
