@@ -30,11 +30,9 @@ T = TypeVar("T")
 _SLOWEST_BYTES_PER_SECOND = 64 * KIB
 """A range gets the time it takes at this rate on top of the deadline: on a slow link many ranges share the bandwidth."""
 
-_SKEW_SECONDS = 300.0
-"""A refusal without a reason, by a server whose clock differs by more, is taken to be about the clock."""
+_UNEXPLAINED = frozenset({400, 403})
+"""Statuses with many reasons, expired credentials and a wrong clock among them."""
 
-_BAD_REQUEST = 400
-_FORBIDDEN = 403
 _NS_PER_SECOND = 10**9
 
 
@@ -73,15 +71,9 @@ class S3Store:
         self, prefix: str, *, delimiter: str = "/", token: str | None = None, max_keys: int = MAX_KEYS_PER_PAGE
     ) -> ListPage:
         """See `ObjectStore.list_page`."""
-        lister = self._workings.lister
-
-        async def attempt(_: Retries) -> ListPage:
-            self._workings.metrics.add_request(RequestKind.LIST)
-            return await self._workings.attempts.bridge.run(
-                lambda: lister.page(prefix, delimiter=delimiter, token=token, max_keys=max_keys)
-            )
-
-        return await self._run(attempt)
+        return await self._run(
+            lambda _: self._try_list(prefix, delimiter=delimiter, token=token, max_keys=max_keys)
+        )
 
     async def get_range(self, object_id: ObjectId, span: ByteRange, *, object_size: int, into: memoryview) -> None:
         """See `ObjectStore.get_range`."""
@@ -105,19 +97,28 @@ class S3Store:
         try:
             answer = await workings.attempts.bridge.run(lambda: workings.control.send(request))
         except AttemptError as error:
-            raise AttemptError(self._guess_reason(error.fault)) from error
+            raise AttemptError(await self._find_reason(key, error.fault)) from error
         try:
             return summary_of_head(key, answer)
         except CorruptResponseError as error:
             raise AttemptError(Fault(FaultKind.CORRUPT, error)) from error
 
-    def _guess_reason(self, fault: Fault) -> Fault:
-        """Answers to HEAD have no body that says why; clocks and credentials are worth a try before giving up."""
-        if fault.status not in {_BAD_REQUEST, _FORBIDDEN} or fault.code is not None:
+    async def _try_list(self, prefix: str, *, delimiter: str, token: str | None, max_keys: int) -> ListPage:
+        lister = self._workings.lister
+        self._workings.metrics.add_request(RequestKind.LIST)
+        return await self._workings.attempts.bridge.run(
+            lambda: lister.page(prefix, delimiter=delimiter, token=token, max_keys=max_keys)
+        )
+
+    async def _find_reason(self, key: str, fault: Fault) -> Fault:
+        """Answers to HEAD have no body that says why. A LIST of the same key has one, if it is refused too."""
+        if fault.status not in _UNEXPLAINED or fault.code is not None:
             return fault
-        skew = abs((fault.server_time or self._workings.writer.clock.now()) - self._workings.writer.clock.now())
-        kind = FaultKind.CLOCK if skew > _SKEW_SECONDS else FaultKind.CREDENTIALS
-        return dataclasses.replace(fault, kind=kind)
+        try:
+            await self._try_list(key, delimiter="/", token=None, max_keys=1)
+        except AttemptError as error:
+            return error.fault
+        return fault
 
 
 def summary_of_head(key: str, answer: ControlAnswer) -> ObjectSummary:
@@ -176,7 +177,9 @@ class _RangeFetch:
         missing = ByteRange(self.span.start + self.received, self.span.stop)
         expected = ExpectedRange(missing, self.object_size, self.object_id.etag)
         extra: dict[str, str] = {}
-        if not expected.is_whole_object:
+        if expected.is_whole_object:
+            extra["x-amz-checksum-mode"] = "ENABLED"  # of parts there are none
+        else:
             extra["range"] = f"bytes={missing.start}-{missing.stop - 1}"
         if self.has_if_match and self.object_id.etag:
             extra["if-match"] = f'"{self.object_id.etag}"'

@@ -85,7 +85,25 @@ def is_usable(connection: http.client.HTTPConnection) -> bool:
         return False
     poller = select.poll()
     poller.register(sock, select.POLLIN)
-    return not poller.poll(0)
+    if not poller.poll(0):
+        return True
+    return isinstance(sock, ssl.SSLSocket) and _has_only_tls_messages(sock)
+
+
+def _has_only_tls_messages(sock: ssl.SSLSocket) -> bool:
+    """Servers send session tickets unasked, which are no data; reading takes them in."""
+    timeout = sock.gettimeout()
+    sock.settimeout(0)
+    try:
+        sock.recv(1)
+    except ssl.SSLWantReadError:
+        return True
+    except OSError:
+        return False
+    else:
+        return False
+    finally:
+        sock.settimeout(timeout)
 
 
 def cut(sock: socket.socket) -> None:

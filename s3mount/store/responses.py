@@ -1,7 +1,10 @@
 """Judges the head of an answer before a byte of its body counts, and puts a name to every refusal. Pure."""
 
+import hashlib
 import re
-from collections.abc import Mapping
+import zlib
+from base64 import b64encode
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -113,6 +116,27 @@ def _check_length(headers: Mapping[str, str], expected: int) -> None:
     value = headers.get("content-length")
     if value is not None and value.strip() != str(expected):
         raise CorruptResponseError(f"expected a body of {expected} bytes, the server sends {value[:40]!r}")
+
+
+def check_whole_object(headers: Mapping[str, str], body: memoryview) -> None:
+    """Compare an object's bytes with its checksum, if the server sent one that takes next to nothing to compute.
+
+    Composite checksums of multipart uploads (with a dash) are of other checksums, not of the bytes.
+
+    Raises:
+        CorruptResponseError: They differ.
+    """
+    for name, compute in _CHECKSUMS.items():
+        value = headers.get(name)
+        if value is not None and "-" not in value and value != b64encode(compute(body)).decode():
+            raise CorruptResponseError(f"the object's bytes do not match its {name}")
+
+
+_CHECKSUMS: dict[str, Callable[[memoryview], bytes]] = {
+    "x-amz-checksum-crc32": lambda body: zlib.crc32(body).to_bytes(4, "big"),
+    "x-amz-checksum-sha256": lambda body: hashlib.sha256(body).digest(),
+}
+"""CRC-32 is what AWS SDKs upload with by default, and takes 50 µs for 100 kB; CRC-32C and CRC-64 are not in the library."""
 
 
 def fault_of_answer(status: int, headers: Mapping[str, str], body: bytes) -> Fault:

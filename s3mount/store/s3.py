@@ -13,6 +13,7 @@ import trio
 from botocore.httpsession import create_urllib3_context, get_cert_path
 from botocore.utils import get_environ_proxies
 
+from s3mount import __version__
 from s3mount.errors import EndpointError
 from s3mount.metrics import Metrics, RequestKind
 from s3mount.options import StoreOptions
@@ -158,7 +159,7 @@ def _ssl_context(verify: str | bool) -> ssl.SSLContext:  # noqa: FBT001 - what b
 
 
 def _common_headers(options: StoreOptions, resolved: Resolved) -> dict[str, str]:
-    headers = {"user-agent": resolved.user_agent}
+    headers = {"user-agent": f"s3mount/{__version__} {resolved.user_agent}"}
     if options.requester_pays:
         headers["x-amz-request-payer"] = "requester"
     if options.expected_bucket_owner is not None:

@@ -264,8 +264,6 @@ async def test_head_reads_the_headers():
     ("fault", "expected"),
     [
         (answer(404), NoSuchEntryError),
-        (answer(403), AccessDeniedError),
-        (answer(400), InvalidRequestError),
         (answer(503), StoreUnavailableError),
         (head_answer(Last_Modified="x"), CorruptResponseError),
     ],
@@ -276,12 +274,30 @@ async def test_a_refused_head_is_an_error(fault: bytes, expected: type[Exception
             await store.head("k")
 
 
-async def test_a_bare_refusal_by_a_server_in_another_time_is_about_the_clock():
-    script = lambda _, number: [answer(403, Date="Fri, 01 Jan 2100 00:00:00 GMT") if number == 0 else head_answer()]  # noqa: E731
+@pytest.mark.parametrize(
+    ("status", "code", "expected"),
+    [(400, "ExpiredToken", AccessDeniedError), (403, "ExpiredToken", AccessDeniedError), (403, "AllAccessDisabled", StoreUnavailableError)],
+)  # fmt: skip
+async def test_a_listing_tells_why_a_head_was_refused(status: int, code: str, expected: type[Exception]):
+    script = lambda request, _: [answer(status) if request.method == "HEAD" else error(status, code)]  # noqa: E731
+    async with opened(script) as (store, _, _):
+        with pytest.raises(expected, match=code):
+            await store.head("k")
+
+
+async def test_a_head_refused_for_the_clock_is_repeated():
+    date = "Fri, 01 Jan 2100 00:00:00 GMT"
+
+    def script(request: Request, number: int) -> Answer:
+        if request.method == "GET":
+            return [error(403, "RequestTimeTooSkewed", Date=date)]
+        return [answer(403, Date=date) if number == 0 else head_answer()]
+
     async with opened(script) as (store, server, _):
         await store.head("k")
 
-    assert server.requests[1].headers["x-amz-date"].startswith("21000101")
+    assert [request.method for request in server.requests] == ["HEAD", "GET", "HEAD"]
+    assert server.requests[2].headers["x-amz-date"].startswith("21000101")
 
 
 async def test_expired_credentials_are_read_anew(monkeypatch: pytest.MonkeyPatch, tmp_path):

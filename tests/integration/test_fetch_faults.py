@@ -3,6 +3,8 @@
 import contextlib
 import gzip
 import socket
+import zlib
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
@@ -39,6 +41,11 @@ SPAN = ByteRange(MIB, MIB + 512 * KIB)
 
 GetScript = Callable[[Request, int], Answer]
 """Answers a GET of the object; the number counts them from 0."""
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("random.random", lambda: 0.02)
 
 
 @pytest.fixture(autouse=True)
@@ -411,6 +418,19 @@ async def test_retries_are_signed_anew_and_skew_is_corrected():
         assert await read(store) == right()
 
     assert [get.headers["x-amz-date"][:8] == "21000101" for get in server.gets] == [False, True, True]
+
+
+async def test_bytes_that_do_not_match_their_checksum_are_fetched_anew():
+    checksum = b64encode(zlib.crc32(BODY).to_bytes(4, "big")).decode()
+
+    def script(request: Request, number: int) -> Answer:
+        body = BODY if number else b"x" + BODY[1:]
+        return [answer(200, body, ETag='"version-1"', x_amz_checksum_crc32=checksum)]
+
+    async with opened(script) as (store, server, _):
+        assert await read(store, ByteRange(0, len(BODY))) == BODY
+
+    assert len(server.gets) == 2
 
 
 async def test_throttling_slows_down():

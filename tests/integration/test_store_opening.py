@@ -14,10 +14,10 @@ import trustme
 
 from s3mount.errors import BucketError, CredentialsMissingError, EndpointError, MountError
 from s3mount.ids import ETag, ObjectId
-from s3mount.metrics import Metrics
+from s3mount.metrics import Metric, Metrics
 from s3mount.options import AddressingStyle, StoreOptions
 from s3mount.ranges import ByteRange
-from s3mount.store.s3 import open_s3_store
+from s3mount.store.s3 import S3Store, open_s3_store
 from tests.integration.scripted_server import (
     EMPTY_LISTING,
     Act,
@@ -47,15 +47,21 @@ def serve(request: Request) -> Answer:
     return [EMPTY_LISTING] if "list-type" in request.target else [OBJECT.get(request)]
 
 
-async def read_through(options: StoreOptions) -> bytes:
-    """Mount, read the object, unmount."""
+async def read_from(store: S3Store) -> bytes:
+    """The object but for its first byte."""
     size = len(OBJECT.body)
     into = bytearray(size - 1)
     with trio.fail_after(15):
-        async with open_s3_store(options, Metrics()) as store:
-            object_id = ObjectId("d/k", ETag(OBJECT.etag))
-            await store.get_range(object_id, ByteRange(1, size), object_size=size, into=memoryview(into))
+        object_id = ObjectId("d/k", ETag(OBJECT.etag))
+        await store.get_range(object_id, ByteRange(1, size), object_size=size, into=memoryview(into))
     return bytes(into)
+
+
+async def read_through(options: StoreOptions) -> bytes:
+    """Mount, read the object, unmount."""
+    with trio.fail_after(15):
+        async with open_s3_store(options, Metrics()) as store:
+            return await read_from(store)
 
 
 async def complaint_of(options: StoreOptions, kind: type[MountError]) -> str:
@@ -322,7 +328,12 @@ async def test_tls_with_an_authority_of_ones_own(authority: tuple[trustme.CA, Pa
     with ScriptedServer(serve) as server, behind_tls(int(server.url.rpartition(":")[2]), ca) as port:
         options = StoreOptions(bucket="b", endpoint_url=f"https://localhost:{port}", ca_bundle=bundle)
 
-        assert await read_through(options) == OBJECT.body[1:]
+        metrics = Metrics()
+        async with open_s3_store(options, metrics) as store:
+            for _ in range(5):
+                assert (await read_from(store)) == OBJECT.body[1:]
+
+    assert metrics.counters[Metric.CONNECTIONS_OPENED] == 1
 
 
 async def test_an_unknown_authority_is_said_plainly(authority: tuple[trustme.CA, Path]):
