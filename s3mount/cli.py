@@ -4,8 +4,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -17,12 +17,14 @@ from click.shell_completion import get_completion_class
 from s3mount import __version__, control, launch, mountpoint
 from s3mount.cli_options import PARAMETERS, MountArguments, build_options, warnings_about
 from s3mount.cli_types import GroupedCommand, GroupedOption
-from s3mount.errors import InternalError, MountError, UsageError
+from s3mount.errors import InternalError, InterruptedStartError, MountError, UsageError
 from s3mount.memory_limit import usable_memory
 from s3mount.status import format_status
 
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it: 128 and the signal."""
+
+class Interrupted(BaseException):
+    """A signal to end came; not an `Exception`, so that nothing on the way takes it for a failure of its own."""
+
 
 MOUNT_EXAMPLES = """\b
 Examples:
@@ -77,8 +79,8 @@ def mount(given: MountArguments, environment: Mapping[str, str]) -> None:
         _say(done)
     if given.foreground:
         launch.become_daemon(options, lock_descriptor=lock)
-    signal.signal(signal.SIGTERM, _interrupt)
-    ready = launch.start(options)
+    with _interruptible():
+        ready = launch.start(options)
     click.echo(f"s3mount: {given.source.uri} is mounted at {place} (log: {ready.log})")
 
 
@@ -149,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return cli.main(arguments, prog_name="s3mount", standalone_mode=False) or 0
     except BrokenPipeError:  # whoever reads our output has seen enough
         return MountError.exit_code
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 the top of the process
+    except (Exception, KeyboardInterrupt, Interrupted) as error:  # noqa: BLE001 the top of the process
         message, exit_status = _verdict(error)
         _say(message)
         return exit_status
@@ -162,8 +164,8 @@ def _verdict(error: BaseException) -> tuple[str, int]:
             return str(error), error.exit_code
         case click.ClickException():
             return _describe(error), UsageError.exit_code
-        case click.Abort() | KeyboardInterrupt():
-            return "interrupted", INTERRUPTED
+        case click.Abort() | KeyboardInterrupt() | Interrupted():
+            return "interrupted", InterruptedStartError.exit_code
         case _:
             return f"internal error: {error!r}{_where(error)}", InternalError.exit_code
 
@@ -225,8 +227,19 @@ def _open_missing_descriptors() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM raise `Interrupted`: what was begun is undone."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise Interrupted
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from types import FrameType
 import trio
 
 from s3mount import mount
-from s3mount.errors import InternalError, MountError
+from s3mount.errors import InternalError, InterruptedStartError, MountError
 from s3mount.handover import Failed, Ready, Report, decode_options, encode_report
 from s3mount.log import redact, setup
 from s3mount.options import MountOptions
@@ -41,12 +41,8 @@ def main(arguments: list[str] | None = None, *, run: Run | None = None) -> int:
         return reporter.failed(error)
     try:
         (run or _run)(options, lambda: reporter.ready(options, place, given.lock_fd))
-    except Exception as error:
-        known = _mount_error_in(error)
-        if known is None:
-            log.critical("internal error", exc_info=error)
-            known = InternalError(f"internal error, see the log ({place})")
-        return reporter.failed(known)
+    except (Exception, BaseExceptionGroup, KeyboardInterrupt) as error:  # noqa: BLE001 the top of the process
+        return _ended_by(error, reporter, place)
     return 0
 
 
@@ -56,11 +52,13 @@ class Reporter:
     def __init__(self, descriptor: int | None) -> None:
         """Report on *descriptor*; None in the foreground."""
         self._descriptor = descriptor
+        self.was_ready = False
         if descriptor is not None:
             os.set_inheritable(descriptor, False)  # helper processes must not keep the command waiting
 
     def ready(self, options: MountOptions, place: str, lock_descriptor: int | None) -> None:
         """The file system answers."""
+        self.was_ready = True
         log.info("%s is mounted at %s", options.mount_point.source, options.mount_point.path)
         if lock_descriptor is not None:
             os.close(lock_descriptor)
@@ -94,6 +92,17 @@ class Reporter:
         return True
 
 
+def _ended_by(error: BaseException, reporter: Reporter, place: str) -> int:
+    """Report what has left the mount; returns the exit status."""
+    if _consists_of(error, KeyboardInterrupt):
+        return 0 if reporter.was_ready else reporter.failed(InterruptedStartError("interrupted"))
+    known = _mount_error_in(error)
+    if known is not None:
+        return reporter.failed(known)
+    log.critical("internal error", exc_info=error)
+    return reporter.failed(InternalError(f"internal error, see the log ({place})"))
+
+
 def one_line(error: Exception) -> str:
     """Message of *error* without line breaks and secrets."""
     return redact(" ".join(str(error).split())) or type(error).__name__
@@ -107,14 +116,20 @@ def _run(options: MountOptions, on_ready: Callable[[], None]) -> None:
 
 
 def _mount_error_in(error: BaseException) -> MountError | None:
-    """The failure that ended the mount, also from within a nursery's group."""
-    if isinstance(error, MountError):
-        return error
-    if isinstance(error, BaseExceptionGroup):
-        found = [_mount_error_in(inner) for inner in error.exceptions]
-        known = [inner for inner in found if inner is not None]
-        return known[0] if len(known) == len(found) else None
-    return None
+    """The failure that ended the mount, also from within a nursery's group; None if anything else is in there."""
+    known = [leaf for leaf in _leaves(error) if isinstance(leaf, MountError)]
+    return known[0] if _consists_of(error, MountError) else None
+
+
+def _consists_of(error: BaseException, kind: type[BaseException]) -> bool:
+    return all(isinstance(leaf, kind) for leaf in _leaves(error))
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    """The errors in a group, or the one that is none."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -135,11 +150,18 @@ def _become_daemon(*, is_foreground: bool) -> None:
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     # A closed terminal ends a foreground mount as Ctrl-C does, instead of killing it and leaving the mount behind.
-    signal.signal(signal.SIGHUP, _stop if is_foreground else signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, _terminate if is_foreground else signal.SIG_IGN)
+    # While the mount does not listen to signals yet, or no longer: trio delivers an interrupt where it does no harm.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _interrupt)
 
 
-def _stop(_number: int, _frame: FrameType | None) -> None:
+def _terminate(_number: int, _frame: FrameType | None) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def _leave_standard_error() -> None:

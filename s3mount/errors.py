@@ -136,6 +136,12 @@ class DaemonError(MountError):
     exit_code = 10
 
 
+class InterruptedStartError(MountError):
+    """A signal came before the file system was ready."""
+
+    exit_code = 130
+
+
 class InternalError(MountError):
     """A defect of ours; the traceback is in the log."""
 
