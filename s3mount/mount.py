@@ -46,7 +46,7 @@ async def run(options: MountOptions, *, on_ready: Callable[[], None]) -> None:
             mounted_at_ns=time.time_ns(),
             on_stale=invalidate_name,
         )
-        cache = BlockCache(store, nursery, metrics, limit_bytes=options.read.memory_bytes)
+        cache = BlockCache(store, nursery, limit_bytes=options.read.memory_bytes)
         filesystem = FileSystem(tree, cache, metrics, namespace_options=options.namespace, read_options=options.read)
         operations = FuseOperations(filesystem, metrics, negative_ttl_seconds=options.namespace.negative_ttl_seconds)
         fuse_mount = FuseMount(operations, options.mount_point)

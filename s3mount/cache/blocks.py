@@ -17,7 +17,6 @@ from s3mount.cache.budget import Buffer, BufferPool
 from s3mount.cache.eviction import EvictionOrder
 from s3mount.errors import FileError
 from s3mount.ids import ObjectId
-from s3mount.metrics import Metric, Metrics
 from s3mount.ranges import ByteRange
 from s3mount.store.interface import ObjectStore
 
@@ -153,10 +152,9 @@ class BlockCache:
     belongs to one range.
     """
 
-    def __init__(self, store: ObjectStore, nursery: trio.Nursery, metrics: Metrics, *, limit_bytes: int) -> None:
+    def __init__(self, store: ObjectStore, nursery: trio.Nursery, *, limit_bytes: int) -> None:
         self._store = store
         self._nursery = nursery
-        self._metrics = metrics
         self.pool = BufferPool(limit_bytes, self)
         self._objects: dict[ObjectId, ObjectBlocks] = {}
         self._order: EvictionOrder[FetchedRange] = EvictionOrder()
@@ -187,29 +185,45 @@ class BlockCache:
                 fetched.scope.cancel()
         self._drop_if_unused(blocks)
 
-    async def demand(self, blocks: ObjectBlocks, span: ByteRange) -> None:
-        """Begin to fetch what is missing of *span*, waiting for memory if need be."""
-        while gaps := blocks.gaps(span):
-            gap = self._cut(gaps[0])
-            buffer = await self.pool.acquire(gap.size)
+    async def demand(self, blocks: ObjectBlocks, offset: int, within: ByteRange) -> FetchedRange:
+        """The range that has the byte at *offset*, present or being fetched; waits for memory if need be.
+
+        The caller must wait for it, or use it, before it awaits anything else: the range may be given up as soon as nobody
+        waits for it. That each demand is used before the next one is made is what keeps readers from taking each other's
+        memory away without end.
+
+        Args:
+            blocks: Of the object.
+            offset: Byte that is wanted.
+            within: Bytes worth fetching together with it, if they are missing.
+        """
+        while (fetched := blocks.find(offset)) is None:
+            [gap] = [gap for gap in blocks.gaps(within) if gap.start <= offset < gap.stop]
+            size = self.pool.max_buffer_bytes
+            start = gap.start + (offset - gap.start) // size * size
+            piece = ByteRange(start, min(gap.stop, start + size))
+            buffer = await self.pool.acquire(piece.size)
             # Somebody else may have begun the same fetch meanwhile.
-            if blocks.gaps(gap) == [gap]:
-                self._begin(blocks, gap, buffer)
+            if blocks.gaps(piece) == [piece]:
+                self._begin(blocks, piece, buffer)
             else:
                 self.pool.release(buffer)
+        return fetched
 
-    def read_ahead(self, blocks: ObjectBlocks, span: ByteRange) -> None:
-        """Begin to fetch what is missing of *span*, as far as there is memory to spare."""
+    def begin(self, blocks: ObjectBlocks, span: ByteRange) -> int:
+        """Begin to fetch what is missing of *span*, as far as there is memory to spare; returns how many bytes."""
+        begun = 0
         for gap in blocks.gaps(span):
-            rest = gap
-            while rest.size:
-                part = self._cut(rest)
-                buffer = self.pool.acquire_nowait(part.size)
+            start = gap.start
+            while start < gap.stop:
+                piece = ByteRange(start, min(gap.stop, start + self.pool.max_buffer_bytes))
+                buffer = self.pool.acquire_nowait(piece.size)
                 if buffer is None:
-                    return
-                self._begin(blocks, part, buffer)
-                self._metrics.add(Metric.READAHEAD_BYTES, part.size)
-                rest = ByteRange(part.stop, gap.stop)
+                    return begun
+                self._begin(blocks, piece, buffer)
+                begun += piece.size
+                start = piece.stop
+        return begun
 
     def note_use(self, fetched: FetchedRange) -> None:
         """Bytes of a present range were delivered: it may be given up now."""
@@ -243,9 +257,6 @@ class BlockCache:
                 held += fetched.buffer.capacity
                 assert (fetched in self._order) == fetched.is_present
         assert held == self.pool.held_bytes, f"{self.pool.held_bytes - held} bytes leaked"
-
-    def _cut(self, gap: ByteRange) -> ByteRange:
-        return ByteRange(gap.start, min(gap.stop, gap.start + self.pool.max_buffer_bytes))
 
     def _begin(self, blocks: ObjectBlocks, span: ByteRange, buffer: Buffer) -> None:
         fetched = FetchedRange(blocks, span, buffer)

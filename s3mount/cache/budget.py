@@ -49,23 +49,17 @@ class Reclaimer(Protocol):
 
 
 class Buffer:
-    """Page-aligned memory for the bytes of one range."""
+    """Page-aligned memory for the bytes of one range; given back to the system once nobody refers to it or a view of it."""
 
-    __slots__ = ("_mapping", "memory")
+    __slots__ = ("memory",)
 
     def __init__(self, capacity: int) -> None:
-        self._mapping = mmap.mmap(-1, capacity)
-        self.memory = memoryview(self._mapping)
+        self.memory = memoryview(mmap.mmap(-1, capacity))
 
     @property
     def capacity(self) -> int:
         """Usable bytes."""
         return len(self.memory)
-
-    def free(self) -> None:
-        """Give the memory back to the system at once."""
-        self.memory.release()
-        self._mapping.close()
 
 
 def capacity_for(size: int) -> int:
@@ -184,7 +178,7 @@ class BufferPool:
         """Give a free buffer (of a size that is not wanted) back to the system."""
         for capacity, free in self._free.items():
             if free:
-                free.pop().free()
+                free.pop()
                 self._free_bytes -= capacity
                 self.allocated_bytes -= capacity
                 return True

@@ -39,9 +39,9 @@ class Reader:
         plan = self._window.plan(span, budget=self._cache.fair_share_bytes)
         is_hit = not self._blocks.gaps(span)
         if not is_hit:
-            await self._cache.demand(self._blocks, plan.demand)
+            self._cache.begin(self._blocks, plan.demand)
         if plan.ahead.size:
-            self._cache.read_ahead(self._blocks, plan.ahead)
+            self._metrics.add(Metric.READAHEAD_BYTES, self._cache.begin(self._blocks, plan.ahead))
         content = await self._collect(span, plan.demand)
         self._metrics.add(Metric.MEMORY_HITS if is_hit else Metric.MEMORY_MISSES)
         self._metrics.add(Metric.SERVED_BYTES, span.size)
@@ -59,10 +59,7 @@ class Reader:
         parts = bytearray()
         start = span.start
         while True:
-            fetched = self._blocks.find(start)
-            if fetched is None:
-                await self._cache.demand(self._blocks, demand)
-                continue
+            fetched = await self._cache.demand(self._blocks, start, demand)
             if not fetched.is_present:
                 await fetched.wait()
                 if not fetched.is_present:
