@@ -1,5 +1,6 @@
 """Asks botocore where a bucket lives: its endpoint rules know regions, access points, directory buckets and the user's settings."""
 
+import functools
 import logging
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from botocore.exceptions import (
     ParamValidationError,
     ProfileNotFound,
 )
+from botocore.loaders import Loader, create_loader
 
 from s3mount.errors import BucketError, CredentialsMissingError, EndpointError
 from s3mount.options import AddressingStyle, StoreOptions
@@ -64,8 +66,15 @@ async def resolve_endpoint(options: StoreOptions, *, region: str | None = None) 
         ) from error
 
 
+@functools.cache
+def _loader(data_path: str | None) -> Loader:
+    """Keeps the service's description, which takes 100 ms to read, for a second look after a wrong region."""
+    return create_loader(data_path)
+
+
 async def _resolve(options: StoreOptions, region: str | None) -> Resolved:
     session = AioSession(profile=options.profile)
+    session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     region = region or options.region or session.get_config_variable("region") or DEFAULT_REGION
     seen: dict[str, Any] = {}
 

@@ -117,7 +117,7 @@ class _Opening:
         control = await bridge.run(
             lambda: ControlClient.open(
                 proxies=proxies,
-                verify=resolved.verify,
+                verify=resolved.verify if resolved.endpoint.is_tls else False,  # spares reading the authorities
                 connect_timeout_seconds=options.connect_timeout_seconds,
                 stall_timeout_seconds=options.stall_timeout_seconds,
             )
