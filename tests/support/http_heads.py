@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from urllib.parse import parse_qsl, unquote
 
 MAX_HEAD = 1 << 20
@@ -26,7 +27,7 @@ class Kind(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Head:
     """First line and headers. Names are kept as sent; `get` finds them in any case."""
 
@@ -42,12 +43,13 @@ class Head:
 
     def get(self, name: str) -> str | None:
         """Value of the first header called *name*."""
-        wanted = name.lower()
-        return next((value for key, value in self.headers if key.lower() == wanted), None)
+        return self._first.get(name.lower())
 
     def changed(self, changes: Mapping[str, str | None]) -> "Head":
         """A copy with the headers replaced or added; None removes one."""
         names = {name.lower() for name in changes}
+        if self._first.keys().isdisjoint(names) and not any(changes.values()):
+            return self
         kept = [(name, value) for name, value in self.headers if name.lower() not in names]
         added = [(name, value) for name, value in changes.items() if value is not None]
         return Head(self.first_line, (*kept, *added))
@@ -57,16 +59,21 @@ class Head:
         lines = [self.first_line, *(f"{name}: {value}" for name, value in self.headers)]
         return "\r\n".join(lines).encode("latin-1") + HEAD_END
 
-    @property
+    @cached_property
     def content_length(self) -> int | None:
         """Declared length; None without one, and when chunked."""
         value = self.get("content-length")
         return None if value is None or self.is_chunked else int(value)
 
-    @property
+    @cached_property
     def is_chunked(self) -> bool:
         """Whether the body comes in HTTP chunks."""
         return "chunked" in (self.get("transfer-encoding") or "").lower()
+
+    @cached_property
+    def _first(self) -> Mapping[str, str]:
+        """Value of the first header of each name, in lower case."""
+        return {name.lower(): value for name, value in reversed(self.headers)}
 
     @property
     def wants_close(self) -> bool:
@@ -86,8 +93,6 @@ class Request:
     method: str
     target: str
     """Path and query as sent."""
-    path: str
-    """Path without query, decoded."""
     query: Mapping[str, str]
     bucket: str
     key: str
@@ -100,11 +105,11 @@ class Request:
         head = Head.parse(raw)
         method, target, _ = head.first_line.split(" ", 2)
         raw_path, _, raw_query = target.partition("?")
-        query = dict(parse_qsl(raw_query, keep_blank_values=True))
+        query = dict(parse_qsl(raw_query, keep_blank_values=True)) if raw_query else {}
         bucket, _, key = raw_path.removeprefix("/").partition("/")
-        path, bucket, key = unquote(raw_path), unquote(bucket), unquote(key)
+        bucket, key = unquote(bucket), unquote(key)
         kind = _kind_of(method, bucket, key, query, is_copy=head.get("x-amz-copy-source") is not None)
-        return cls(head, number, connection_id, method, target, path, query, bucket, key, kind)
+        return cls(head, number, connection_id, method, target, query, bucket, key, kind)
 
     def header(self, name: str) -> str | None:
         """Value of a header, in any case."""

@@ -2,16 +2,21 @@
 
 import contextlib
 import fcntl
+import os
 import socket
 import struct
 import termios
 import time
 from collections.abc import Iterator
+from typing import Self
 
 from tests.support.http_heads import HEAD_END, MAX_HEAD, Head
 
 BUFFER_SIZE = 256 * 1024
 """Of one reception."""
+
+PIPE_SIZE = 1 << 20
+"""Largest an ordinary user may have (``/proc/sys/fs/pipe-max-size``)."""
 
 RESET_WAIT_SECONDS = 2.0
 """How long a reset waits for what was sent to arrive; a client that does not read gets less."""
@@ -58,6 +63,13 @@ class Stream:
         elif until_close:
             while piece := self._next(BUFFER_SIZE):
                 yield piece
+
+    def take_received(self, limit: int) -> memoryview:
+        """What came with a head already; may be empty. Valid until the next reading."""
+        stop = min(self._stop, self._start + limit)
+        piece = self._view[self._start : stop]
+        self._start = stop
+        return piece
 
     def send(self, *buffers: bytes | memoryview) -> None:
         """Send everything, in one packet if it is small."""
@@ -131,6 +143,38 @@ class Stream:
     def _receive(self) -> bool:
         self._start, self._stop = 0, self.sock.recv_into(self._view)
         return self._stop > 0
+
+
+class Pipe:
+    """Moves bytes from one socket to another inside the kernel."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe()
+        with contextlib.suppress(OSError):  # a user has only so much room in pipes
+            fcntl.fcntl(self._writer, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def fill(self, sock: socket.socket, limit: int) -> int:
+        """Take up to *limit* bytes from *sock*; returns how many.
+
+        Raises:
+            ConnectionError: There are no more.
+        """
+        count = os.splice(sock.fileno(), self._writer, min(limit, PIPE_SIZE), flags=os.SPLICE_F_MOVE)
+        if not count:
+            raise ConnectionError("the body ended early")
+        return count
+
+    def drain(self, sock: socket.socket, count: int) -> None:
+        """Give *count* bytes, which must be in the pipe, to *sock*."""
+        while count:
+            count -= os.splice(self._reader, sock.fileno(), count, flags=os.SPLICE_F_MOVE | os.SPLICE_F_MORE)
 
 
 def _unacknowledged(sock: socket.socket) -> int:

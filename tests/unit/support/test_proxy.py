@@ -31,10 +31,11 @@ from tests.support.proxy_log import Outcome, bytes_sent, most_at_once
 
 BODY = bytes(range(256)) * 40
 SIZE = len(BODY)
+LARGE_REPEATS = 100
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Serves BODY at every path; with ``?chunked`` in chunks, with ``?until-close`` up to the end of the connection."""
+    """Serves BODY at every path, framed or repeated as the query says."""
 
     protocol_version = "HTTP/1.1"
     wbufsize = -1
@@ -50,6 +51,12 @@ class Handler(BaseHTTPRequestHandler):
                 piece = BODY[start : start + 1000]
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
             self.wfile.write(b"0\r\n\r\n")
+        elif "?large" in self.path:
+            self.send_response(200)
+            self.send_header("Content-Length", str(SIZE * LARGE_REPEATS))
+            self.end_headers()
+            self.wfile.write(BODY if self.path.endswith("cut") else BODY * LARGE_REPEATS)
+            self.close_connection = self.path.endswith("cut")
         elif self.path.endswith("?until-close"):
             self.send_response(200)
             self.send_header("Connection", "close")
@@ -482,3 +489,20 @@ def test_stall_and_cut_go_together(proxy, client):
         get(client)
 
     assert caught.value.partial == BODY[:700]
+
+
+def test_a_large_body_passes_and_is_counted(proxy, client):
+    get(client, "/b/k?large")
+
+    got = get(client, "/b/k?large")
+
+    assert got.body == BODY * LARGE_REPEATS
+    assert bytes_sent(proxy.log.select()) == 2 * SIZE * LARGE_REPEATS
+
+
+def test_a_server_that_ends_a_large_body_early_is_noticed(proxy, client):
+    with pytest.raises(http.client.IncompleteRead) as caught:
+        get(client, "/b/k?large-cut")
+
+    assert caught.value.partial == BODY
+    assert proxy.log.wait_until_idle()[0].outcome is Outcome.SERVER_GONE
