@@ -188,9 +188,9 @@ class BlockCache:
     async def demand(self, blocks: ObjectBlocks, offset: int, within: ByteRange) -> FetchedRange:
         """The range that has the byte at *offset*, present or being fetched; waits for memory if need be.
 
-        The caller must wait for it, or use it, before it awaits anything else: the range may be given up as soon as nobody
-        waits for it. That each demand is used before the next one is made is what keeps readers from taking each other's
-        memory away without end.
+        The caller must wait for it, or use it, before it awaits anything else: the range may be given up as soon as
+        nobody waits for it. That each demand is used before the next one is made is what keeps readers from taking each
+        other's memory away without end.
 
         Args:
             blocks: Of the object.

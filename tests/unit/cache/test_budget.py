@@ -115,7 +115,15 @@ async def test_demands_are_served_in_the_order_of_asking(autojump_clock, pool):
         nursery.start_soon(demand, 1, 4 * MIB)
         nursery.start_soon(demand, 2, MIB)
         await trio.sleep(10)
-        for buffer in held:
+        pool.release(held.pop())
+        await trio.sleep(1)
+        assert served == []
+        for buffer in held[:3]:
+            pool.release(buffer)
+        await trio.sleep(1)
+
+        assert served[0] == 1
+        for buffer in held[3:]:
             pool.release(buffer)
 
     assert served == [1, 2]
