@@ -175,6 +175,7 @@ class _RangeFetch:
 
     def _get(self) -> RangeGet:
         missing = ByteRange(self.span.start + self.received, self.span.stop)
+        assert missing.size > 0
         expected = ExpectedRange(missing, self.object_size, self.object_id.etag)
         extra: dict[str, str] = {}
         if expected.is_whole_object:

@@ -274,20 +274,22 @@ class _Worker(threading.Thread):
                 report.received += count
         if report.received < len(into):
             raise CorruptResponseError(f"the body ended after {report.received} of {len(into)} bytes")
-        is_last_byte = skipped == 0 or fetch.get.expected.span.stop == fetch.get.expected.object_size
-        if is_last_byte and not answer.has_length and answer.skip(1):
-            raise CorruptResponseError(f"the body is longer than {len(into)} bytes")
+        try:
+            self._check_end(fetch.get, answer, ends_with_range=skipped == 0)
+        except (CorruptResponseError, OSError, ValueError):
+            report.received = 0  # then none of it can be trusted
+            raise
         self._leave(answer)
-        if fetch.get.expected.is_whole_object:
-            self._check(answer, into, report)
 
     @staticmethod
-    def _check(answer: Answer, body: memoryview, report: Report) -> None:
-        try:
-            check_whole_object(answer.headers, body)
-        except CorruptResponseError:
-            report.received = 0
-            raise
+    def _check_end(get: RangeGet, answer: Answer, *, ends_with_range: bool) -> None:
+        """Refuse a body that goes on after the range, or does not match the object's checksum."""
+        expected = get.expected
+        is_last = ends_with_range or expected.span.stop == expected.object_size
+        if is_last and not answer.has_length and answer.skip(1):
+            raise CorruptResponseError(f"the body is longer than {len(get.into)} bytes")
+        if expected.is_whole_object:
+            check_whole_object(answer.headers, get.into)
 
     def _answer_to(self, fetch: _Fetch, report: Report) -> Answer:
         """Send the request and receive the head of its answer."""

@@ -245,7 +245,15 @@ async def test_a_chunked_body_that_is_too_long_is_refused():
     async with opened(script) as (store, server, _):
         assert await read(store) == right()
 
-    assert len(server.gets) == 2
+    assert [get.range for get in server.gets] == [(SPAN.start, SPAN.stop - 1)] * 2
+
+
+async def test_a_chunked_body_whose_end_is_lost_is_fetched_anew():
+    script = lambda request, number: [chunked(request, [SPAN.size])[:-9], Act.CLOSE] if number < 1 else [OBJECT.get(request)]  # noqa: E731
+    async with opened(script) as (store, server, _):
+        assert await read(store) == right()
+
+    assert [get.range for get in server.gets] == [(SPAN.start, SPAN.stop - 1)] * 2
 
 
 async def test_an_ignored_range_is_served_within_bounds():
