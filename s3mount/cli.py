@@ -19,6 +19,7 @@ from s3mount.cli_options import PARAMETERS, MountArguments, build_options, warni
 from s3mount.cli_types import GroupedCommand, GroupedOption
 from s3mount.errors import InternalError, InterruptedStartError, MountError, UsageError
 from s3mount.memory_limit import usable_memory
+from s3mount.options import MountOptions
 from s3mount.status import format_status
 
 
@@ -61,27 +62,32 @@ def mount(given: MountArguments, environment: Mapping[str, str]) -> None:
     mountpoint.check_fuse(uid=uid)
     if given.allow_other:
         mountpoint.check_allow_other(uid=uid)
-    place = mountpoint.resolve(given.mount_point)
-    control_socket = control.prepare_socket(place, control.runtime_folders(uid, environment))
-    lock = control.lock_start(control_socket)
     memory_bytes = usable_memory()
+    for warning in warnings_about(given, memory_bytes=memory_bytes):
+        _say(f"warning: {warning}")
+    place = mountpoint.resolve(given.mount_point)
     options = build_options(
         given,
         mount_point=place,
         memory_bytes=memory_bytes,
-        control_socket=control_socket,
+        control_socket=control.prepare_socket(place, control.runtime_folders(uid, environment)),
         state_folder=_state_folder(uid, environment),
     )
-    for warning in warnings_about(given, memory_bytes=memory_bytes):
-        _say(f"warning: {warning}")
-    done = mountpoint.check_place(place, uid=uid, allow_non_empty=given.allow_non_empty)
-    if done is not None:
-        _say(done)
-    if given.foreground:
-        launch.become_daemon(options, lock_descriptor=lock)
-    with _interruptible():
-        ready = launch.start(options)
-    click.echo(f"s3mount: {given.source.uri} is mounted at {place} (log: {ready.log})")
+    _start(options, uid=uid, allow_non_empty=given.allow_non_empty)
+
+
+def _start(options: MountOptions, *, uid: int, allow_non_empty: bool) -> None:
+    place, control_socket = options.mount_point.path, options.mount_point.control_socket
+    assert control_socket is not None
+    with control.start_lock(control_socket) as lock:
+        done = mountpoint.check_place(place, uid=uid, allow_non_empty=allow_non_empty)
+        if done is not None:
+            _say(done)
+        if options.log.foreground:
+            launch.become_daemon(options, lock_descriptor=lock)
+        with _interruptible():
+            ready = launch.start(options)
+    click.echo(f"s3mount: {options.mount_point.source} is mounted at {place} (log: {ready.log})")
 
 
 def _mount_command(**parameters: object) -> None:

@@ -13,7 +13,8 @@ import socket
 import stat
 import struct
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,19 +89,22 @@ def prepare_socket(mount_point: Path, folders: Iterable[Path]) -> Path:
     raise MountPointError(f"no folder for the status socket: {'; '.join(reasons)}")
 
 
-def lock_start(socket_path: Path) -> int:
-    """Hold off every other start at this mount point while the returned descriptor is open.
+@contextmanager
+def start_lock(socket_path: Path) -> Iterator[int]:
+    """Hold off every other start at this mount point, as long as the descriptor is open, also in another process.
 
     Raises:
         MountPointError: Another start is under way.
     """
     descriptor = os.open(socket_path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise MountPointError("another 's3mount mount' is at work on this mount point: wait for it") from error
+        yield descriptor
+    finally:
         os.close(descriptor)
-        raise MountPointError("another 's3mount mount' is at work on this mount point: wait for it") from error
-    return descriptor
 
 
 def ask(

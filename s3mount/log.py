@@ -250,8 +250,8 @@ def _open_file(path: Path) -> tuple[logging.Handler, str]:
 
 
 def _append(record: logging.LogRecord, text: str) -> None:
-    record.msg = record.getMessage() + text
-    record.args = ()
+    """Add *text*, which has no per cent sign, without formatting the message: a mistake in it would be raised here."""
+    record.msg = f"{record.msg}{text}"
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

@@ -12,7 +12,7 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
 """Looser than AWS: 3 to 63 lower-case characters hold for new buckets there, not for old ones and other servers."""
 
 _ACCESS_POINT = re.compile(
-    r"(?P<arn>arn:[a-z0-9-]+:s3[a-z-]*:[a-z0-9-]*:\d{12}:"
+    r"(?P<arn>arn:[a-z0-9-]+:s3[a-z-]*:[a-z0-9-]*:[0-9]{12}:"
     r"(?:outpost[:/][A-Za-z0-9-]+[:/])?accesspoint[:/][A-Za-z0-9._-]+)"
     r"(?:/(?P<prefix>.*))?",
     re.DOTALL,
