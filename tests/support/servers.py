@@ -30,7 +30,7 @@ SECRET_KEY = "s3mount-test-secret"  # known to everybody, and only good on loopb
 REGION = "us-east-1"
 
 START_SECONDS = 30.0
-"""How long SeaweedFS may take; about 3 s on 2 idle cores."""
+"""How long SeaweedFS may take; 2.6 s on 2 idle cores."""
 
 START_ATTEMPTS = 3
 """Between finding a free port and using it, somebody else may take it."""
@@ -122,17 +122,19 @@ def start_seaweed(directory: Path) -> S3Server:
 
 
 def stop_seaweed(server: S3Server) -> None:
-    """End the server's process. Doing it twice does no harm."""
-    if server.pid is None:
+    """End the server's process, at once: asked to, it takes 25 s. Doing it twice does no harm."""
+    if server.pid is None or not _is_running(server.pid):
         return
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(server.pid, number)
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline:
-            if not _is_running(server.pid):
-                return
-            time.sleep(0.05)
+    arguments = Path(f"/proc/{server.pid}/cmdline").read_text(encoding="utf-8").split("\0")
+    if f"-dir={server.directory}" not in arguments:  # another process has got the number
+        return
+    os.kill(server.pid, signal.SIGKILL)
+    while _is_running(server.pid):
+        time.sleep(0.01)
+    ports = {value for option, _, value in (argument.partition("=") for argument in arguments) if ".port" in option}
+    for path in Path("/tmp").glob("seaweedfs-*.sock"):  # SeaweedFS knows no other place
+        if path.stem.rpartition("-")[2] in ports:
+            path.unlink(missing_ok=True)
 
 
 def _start_once(directory: Path) -> S3Server:
@@ -157,6 +159,8 @@ def _start_once(directory: Path) -> S3Server:
         "-s3.port.iceberg=0",
         "-s3.port.lance=0",
         "-master.telemetry=false",
+        # Or it looks for other masters first: 3.8 s to start instead of 2.6, and 8.5 if the volume server is faster.
+        "-master.peers=none",
         f"-s3.config={config}",
         # Many small volumes: each bucket takes some, and an empty one takes no room.
         "-volume.max=500",
