@@ -1,8 +1,8 @@
 """Reads HTTP/1.1 answers from a socket straight into given buffers.
 
-`http.client` does the same at twice the CPU time: 350 µs for a signed GET of 100 kB where this takes 170, most of it in the e-mail
-parser it reads headers with (measured over loopback on 2 shared cores, Python 3.11). Only what a GET can bring is
-understood; anything doubtful is refused, since a misread length would shift the next answer on the connection.
+`http.client` does the same at twice the CPU time: 350 µs for a signed GET of 100 kB where this takes 170, most of it in
+the e-mail parser it reads headers with (measured over loopback on 2 shared cores, Python 3.11). Only what a GET can
+bring is understood; anything doubtful is refused, since a misread length would shift the next answer on the connection.
 """
 
 import re
@@ -31,8 +31,8 @@ class BadAnswerError(ValueError):
 class Answer:
     """One answer to a GET, read as its body is asked for.
 
-    **Invariant:** the bytes received but not consumed are ``buffer[start:stop]``. Once `is_complete`, the connection may carry
-    another request if `is_keeping_alive`.
+    **Invariant:** the bytes received but not consumed are ``buffer[start:stop]``. Once `is_complete`, the connection
+    may carry another request if `is_keeping_alive`.
     """
 
     def __init__(self, sock: socket.socket, buffer: bytearray) -> None:

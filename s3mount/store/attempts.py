@@ -1,6 +1,7 @@
 """Makes attempts at a request until one succeeds, `retry` says that none will, or the deadline has passed.
 
-What can be repaired between two attempts is repaired here: credentials are looked for anew, our clock is set to the server's.
+What can be repaired between two attempts is repaired here: credentials are looked for anew, our clock is set to the
+server's.
 """
 
 import random
@@ -37,9 +38,11 @@ class Attempts:
         """Call *attempt* until it succeeds.
 
         Args:
-            attempt: Makes one attempt, and raises `AttemptError` if it fails. It notes progress on the retries it is given.
+            attempt: Makes one attempt, and raises `AttemptError` if it fails. It notes progress on the retries it is
+                given.
             policy: Bounds of the retries.
-            extra_seconds: How much longer than the policy's deadline all attempts together may take if bytes keep coming.
+            extra_seconds: How much longer than the policy's deadline all attempts together may take if bytes keep
+                coming.
 
         Raises:
             AttemptError: Why the last attempt failed.

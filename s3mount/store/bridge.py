@@ -1,8 +1,8 @@
 """Lets a trio task wait for work that runs elsewhere: in a thread of the fetch engine, or on an asyncio loop.
 
 One hop there and one back per request: the work is handed over, the task sleeps, and the result wakes it by a single
-``run_sync_soon``. A cancelled task asks the other side to stop, but keeps sleeping until the other side has said that it
-has let go: only then may the caller reuse a buffer. `AsyncioThread` runs the loop that aiobotocore needs.
+``run_sync_soon``. A cancelled task asks the other side to stop, but keeps sleeping until the other side has said that
+it has let go: only then may the caller reuse a buffer. `AsyncioThread` runs the loop that aiobotocore needs.
 """
 
 import asyncio
@@ -35,8 +35,9 @@ async def wait_foreign(start: Callable[[Deliver[T]], Callable[[], None]]) -> T:
     finished all the same, otherwise `trio.Cancelled`.
 
     Args:
-        start: Begins the work and returns at once. It is given the function that delivers the result, and returns the one
-            that asks the work to stop; the latter may be called on the trio thread at any time, even after the delivery.
+        start: Begins the work and returns at once. It is given the function that delivers the result, and returns the
+            one that asks the work to stop; the latter may be called on the trio thread at any time, even after the
+            delivery.
     """
     await trio.lowlevel.checkpoint_if_cancelled()
     task = trio.lowlevel.current_task()
@@ -64,10 +65,12 @@ async def wait_foreign(start: Callable[[Deliver[T]], Callable[[], None]]) -> T:
 
 
 class AsyncioThread:
-    """An asyncio loop on a daemon thread of its own. Belongs to one trio run; `run` may be called from any of its tasks.
+    """An asyncio loop on a daemon thread of its own.
 
-    **Invariant:** every coroutine given to `run` has delivered before `close` returns, unless it ignored its cancellation
-    for longer than `_CLOSE_SECONDS`.
+    Belongs to one trio run; `run` may be called from any of its tasks.
+
+    **Invariant:** every coroutine given to `run` has delivered before `close` returns, unless it ignored its
+    cancellation for longer than `_CLOSE_SECONDS`.
     """
 
     def __init__(self, name: str) -> None:

@@ -1,4 +1,7 @@
-"""`S3Store`: one bucket of a real S3 service. HEAD and LIST go over the asyncio loop, range GETs through the fetch engine."""
+"""`S3Store`: one bucket of a real S3 service.
+
+HEAD and LIST go over the asyncio loop, range GETs through the fetch engine; one retry loop serves all three.
+"""
 
 import dataclasses
 from collections.abc import Awaitable, Callable
@@ -28,7 +31,7 @@ from s3mount.store.retry import AttemptError, Fault, FaultKind, Retries, RetryPo
 T = TypeVar("T")
 
 _SLOWEST_BYTES_PER_SECOND = 64 * KIB
-"""A range gets the time it takes at this rate on top of the deadline: on a slow link many ranges share the bandwidth."""
+"""A range gets the time it takes at this rate on top of the deadline, since on a slow link many ranges share it."""
 
 _UNEXPLAINED = frozenset({400, 403})
 """Statuses with many reasons, expired credentials and a wrong clock among them."""
@@ -71,9 +74,7 @@ class S3Store:
         self, prefix: str, *, delimiter: str = "/", token: str | None = None, max_keys: int = MAX_KEYS_PER_PAGE
     ) -> ListPage:
         """See `ObjectStore.list_page`."""
-        return await self._run(
-            lambda _: self._try_list(prefix, delimiter=delimiter, token=token, max_keys=max_keys)
-        )
+        return await self._run(lambda _: self._try_list(prefix, delimiter=delimiter, token=token, max_keys=max_keys))
 
     async def get_range(self, object_id: ObjectId, span: ByteRange, *, object_size: int, into: memoryview) -> None:
         """See `ObjectStore.get_range`."""

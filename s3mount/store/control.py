@@ -1,7 +1,7 @@
-"""Sends HEAD and LIST through aiobotocore's HTTP session, on the asyncio loop. One attempt each; `retry` decides on more.
+"""Sends HEAD and LIST through aiobotocore's HTTP session, on the asyncio loop; one attempt each.
 
-The requests are written and signed here, not by a botocore client: its parser alone takes 100-130 ms for a page of 1,000 keys,
-and it reads bodies of any size into memory.
+The requests are written and signed here, not by a botocore client: its parser alone takes 100-130 ms for a page of
+1,000 keys, and it reads bodies of any size into memory.
 """
 
 import asyncio

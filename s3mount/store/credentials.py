@@ -1,8 +1,8 @@
 """Keeps the latest credentials, fresh before they expire, where any thread can read them.
 
-botocore finds them (environment, files, SSO, roles, instance metadata). Those that know when they expire renew themselves
-when they are asked early enough: a task on the asyncio loop asks. The others, such as a session token in a file, are looked
-for anew when the server calls them expired.
+botocore finds them (environment, files, SSO, roles, instance metadata). Those that know when they expire renew
+themselves when they are asked early enough: a task on the asyncio loop asks. The others, such as a session token in a
+file, are looked for anew when the server calls them expired.
 """
 
 import asyncio
@@ -62,8 +62,8 @@ class CredentialKeeper:
             raise CredentialsMissingError(f"cannot get credentials: {error}") from error
         if source is None:
             raise CredentialsMissingError(
-                "no credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, run 'aws configure', name a profile "
-                "with --profile, or use --no-sign-request for a public bucket"
+                "no credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, run 'aws configure', "
+                "name a profile with --profile, or use --no-sign-request for a public bucket"
             )
         self._source = source
 
@@ -76,7 +76,7 @@ class CredentialKeeper:
                 continue
             try:
                 self._take(await source.get_frozen_credentials())
-            except Exception as error:  # noqa: BLE001 - the top of a task that must go on; providers raise what they like
+            except Exception as error:  # noqa: BLE001 - the top of a task; providers raise anything
                 log.warning("cannot renew credentials: %s", type(error).__name__)
 
     async def renew(self, refused: SigningKey | None) -> bool:

@@ -32,42 +32,59 @@ def region_to_follow(fault: Fault, endpoint: Endpoint) -> str | None:
 
 def mount_error(fault: Fault, options: StoreOptions, endpoint: Endpoint) -> MountError:
     """The one line."""
-    bucket, origin = options.bucket, endpoint.origin
+    origin = endpoint.origin
     if fault.status is None:
         return EndpointError(_unreachable(fault, options, endpoint))
-    if fault.code == "NoSuchBucket" or fault.status == _NOT_FOUND:
-        hint = "its name" if options.endpoint_url else "its name, and --endpoint-url if it is not on AWS"
-        return BucketError(f"bucket {bucket} does not exist at {origin}: check {hint}")
     if fault.code in CREDENTIAL_CODES or fault.code == "SignatureDoesNotMatch":
         return CredentialsMissingError(f"the credentials were refused ({fault.code}): renew or correct them")
     if fault.code in CLOCK_CODES:
         return EndpointError(f"{origin} refuses requests by this host's clock: set the clock")
+    complaint = _about_bucket(fault, options, origin)
+    if complaint is not None:
+        return BucketError(complaint)
+    return EndpointError(f"{origin} does not serve bucket {options.bucket}: {fault.error}")
+
+
+def _about_bucket(fault: Fault, options: StoreOptions, origin: str) -> str | None:
+    bucket = options.bucket
+    if fault.code == "NoSuchBucket" or fault.status == _NOT_FOUND:
+        hint = "its name" if options.endpoint_url else "its name, and --endpoint-url if it is not on AWS"
+        return f"bucket {bucket} does not exist at {origin}: check {hint}"
     if fault.code in WRONG_REGION_CODES or fault.status in _MOVED:
         where = f"region {fault.region}" if fault.region else "another region"
-        return BucketError(f"bucket {bucket} is in {where}: name it with --region")
-    if isinstance(fault.error, AccessDeniedError):
-        if options.no_sign_request:
-            return BucketError(f"bucket {bucket} is not public: mount it with credentials, without --no-sign-request")
-        return BucketError(f"no access to list bucket {bucket} ({fault.error}): the credentials need s3:ListBucket")
-    return EndpointError(f"{origin} does not serve bucket {bucket}: {fault.error}")
+        return f"bucket {bucket} is in {where}: name it with --region"
+    if not isinstance(fault.error, AccessDeniedError):
+        return None
+    if options.no_sign_request:
+        return f"bucket {bucket} is not public: mount it with credentials, without --no-sign-request"
+    return f"no access to list bucket {bucket} ({fault.error}): the credentials need s3:ListBucket"
 
 
 def _unreachable(fault: Fault, options: StoreOptions, endpoint: Endpoint) -> str:
-    origin = endpoint.origin
+    origin, scheme = endpoint.origin, endpoint.scheme
     hint = "check --endpoint-url" if options.endpoint_url else "check the network"
     if isinstance(fault.error, CorruptResponseError):
         return f"{origin} does not answer like an S3 server ({fault.error}): {hint}"
-    causes = tuple(_causes(fault.error))
-    if any(isinstance(cause, ProxyConnectionError | aiohttp.ClientHttpProxyError) for cause in causes):
-        return f"the proxy for {origin} does not answer: check {endpoint.scheme}_proxy and no_proxy"
-    if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes):
-        return f"the TLS certificate of {origin} is not trusted: name the right authority with --ca-bundle"
-    if any(isinstance(cause, ssl.SSLError | aiohttp.ClientSSLError) for cause in causes):
-        return f"{origin} does not speak TLS as expected: {hint}"
-    if any(isinstance(cause, socket.gaierror | aiohttp.ClientConnectorDNSError) for cause in causes):
-        return f"the host name {endpoint.host} cannot be resolved: {hint}"
-    if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
-        return f"{origin} refuses connections: {hint}"
+    reasons: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
+        (
+            (ProxyConnectionError, aiohttp.ClientHttpProxyError),
+            f"the proxy for {origin} does not answer: check {scheme}_proxy and no_proxy",
+        ),
+        (
+            (ssl.SSLCertVerificationError,),
+            f"the TLS certificate of {origin} is not trusted: name the right authority with --ca-bundle",
+        ),
+        ((ssl.SSLError, aiohttp.ClientSSLError), f"{origin} does not speak TLS as expected: {hint}"),
+        (
+            (socket.gaierror, aiohttp.ClientConnectorDNSError),
+            f"the host name {endpoint.host} cannot be resolved: {hint}",
+        ),
+        ((ConnectionRefusedError,), f"{origin} refuses connections: {hint}"),
+    )
+    causes = _causes(fault.error)
+    for classes, text in reasons:  # the first that fits is the most precise
+        if any(isinstance(cause, classes) for cause in causes):
+            return text
     return f"{origin} does not answer: {hint}"
 
 

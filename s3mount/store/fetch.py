@@ -1,13 +1,13 @@
 """Fetches byte ranges straight into callers' buffers: threads that each own one keep-alive connection.
 
-A fetch makes one attempt; whether and when another follows is `retry`'s business. The caller's task takes a slot, hands a
-`_Fetch` to an idle worker thread, and sleeps. The worker connects if need be, signs, sends, and judges the answer's head
-before it touches the buffer. Its report wakes the caller.
+A fetch makes one attempt; whether and when another follows is `retry`'s business. The caller's task takes a slot, hands
+a `_Fetch` to an idle worker thread, and sleeps. The worker connects if need be, signs, sends, and judges the answer's
+head before it touches the buffer. Its report wakes the caller.
 
-Who owns the buffer: the worker, from `_Fetch.begin_filling` until its report. A cancelled caller cuts the connection and
-returns once the worker has reported; before `begin_filling` it returns at once, and the worker finds that it is not wanted
-any more. Its slot is freed only by the worker's report, so there are never more threads than slots, however many callers
-give up.
+Who owns the buffer: the worker, from `_Fetch.begin_filling` until its report. A cancelled caller cuts the connection
+and returns once the worker has reported; before `begin_filling` it returns at once, and the worker finds that it is not
+wanted any more. Its slot is freed only by the worker's report, so there are never more threads than slots, however many
+callers give up.
 
 Locks: `_Fetch.lock` is the only one, and nothing that waits is called under it.
 """
@@ -30,7 +30,13 @@ from s3mount.ranges import KIB
 from s3mount.store.answer import BUFFER_BYTES, Answer
 from s3mount.store.bridge import Deliver, wait_foreign
 from s3mount.store.connection import Route, cut, is_usable
-from s3mount.store.responses import MAX_ERROR_BODY_BYTES, ExpectedRange, bytes_to_skip, check_whole_object, fault_of_answer
+from s3mount.store.responses import (
+    MAX_ERROR_BODY_BYTES,
+    ExpectedRange,
+    bytes_to_skip,
+    check_whole_object,
+    fault_of_answer,
+)
 from s3mount.store.retry import AttemptError, Fault, FaultKind
 
 log = logging.getLogger(__name__)
@@ -116,10 +122,12 @@ class _Fetch:
         with self.lock:
             self.connection = None
             self.is_filling = False
-            is_abandoned = self.is_abandoned
+            was_cancelled, is_abandoned = self.is_cancelled, self.is_abandoned
             self.is_cancelled = True  # a cancellation from now on has nothing to let go
         if is_abandoned:
             self.free_worker()
+        elif was_cancelled and report.fault is not None:
+            self.deliver(outcome.Error(StoreUnavailableError("cancelled")))  # the fault is of our own making
         else:
             self.deliver(outcome.Value(report))
 

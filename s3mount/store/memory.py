@@ -18,7 +18,7 @@ from s3mount.store.interface import MAX_KEYS_PER_PAGE, ListPage, ObjectSummary
 from s3mount.store.pages import ARCHIVED_CLASSES
 
 _FIRST_MTIME_NS = 1_700_000_000 * 10**9
-"""Times are made up, so that tests see the same ones every day: each change is one second younger than the one before."""
+"""Times are made up, so that tests see the same ones every day: each change comes one second after the one before."""
 
 _NS_PER_SECOND = 10**9
 

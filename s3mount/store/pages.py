@@ -2,9 +2,10 @@
 
 botocore's parser takes 100-130 ms for a page of 1,000 keys, this 8-12 (2 shared cores, Python 3.11).
 
-With ``encoding-type=url`` servers differ. A space becomes ``+`` (AWS, MinIO), ``%20``, or both by place (SeaweedFS); a plus
-becomes ``%2B`` (all of these) or stays (Go's ``url.PathEscape``). So a ``+`` in an answer is a space or a plus: `learn_plus`
-looks for evidence. Servers that do not know the parameter do not echo it, and mean every key literally. Pure.
+With ``encoding-type=url`` servers differ. A space becomes ``+`` (AWS, MinIO), ``%20``, or both by place (SeaweedFS); a
+plus becomes ``%2B`` (all of these) or stays (Go's ``url.PathEscape``). So a ``+`` in an answer is a space or a plus:
+`learn_plus` looks for evidence. Servers that do not know the parameter do not echo it, and mean every key literally.
+Pure.
 """
 
 import calendar
@@ -209,7 +210,7 @@ def parse_size(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def parse_date(text: str) -> int:
-    """Nanoseconds since the epoch, cut to seconds: HEAD knows no smaller unit, and a time must not depend on who was asked.
+    """Nanoseconds since the epoch, cut to seconds, since HEAD knows no smaller unit and both must tell the same time.
 
     Raises:
         CorruptResponseError: It is not a date of ISO 8601.

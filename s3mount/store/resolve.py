@@ -1,4 +1,7 @@
-"""Asks botocore where a bucket lives: its endpoint rules know regions, access points, directory buckets and the user's settings."""
+"""Asks botocore where a bucket lives.
+
+Its endpoint rules know regions, access points and directory buckets, and it reads the user's settings.
+"""
 
 import functools
 import logging

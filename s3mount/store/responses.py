@@ -136,7 +136,7 @@ _CHECKSUMS: dict[str, Callable[[memoryview], bytes]] = {
     "x-amz-checksum-crc32": lambda body: zlib.crc32(body).to_bytes(4, "big"),
     "x-amz-checksum-sha256": lambda body: hashlib.sha256(body).digest(),
 }
-"""CRC-32 is what AWS SDKs upload with by default, and takes 50 µs for 100 kB; CRC-32C and CRC-64 are not in the library."""
+"""CRC-32 is what AWS SDKs upload with by default, and takes 50 µs for 100 kB; Python has no CRC-32C and no CRC-64."""
 
 
 def fault_of_answer(status: int, headers: Mapping[str, str], body: bytes) -> Fault:

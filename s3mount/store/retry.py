@@ -1,9 +1,9 @@
 """Decides whether a failed attempt at a request is made again, and after how long.
 
-Control requests and range GETs share this one policy. Delays grow twofold with full jitter ("Exponential Backoff And Jitter",
-AWS Architecture Blog, 2015): the delay is a random share of the bound, so that clients that failed together do not come back
-together. A server's Retry-After is a lower bound. The deadline counts from the start, or from the last byte that arrived:
-a slow download that moves is not a failure. Pure.
+Control requests and range GETs share this one policy. Delays grow twofold with full jitter ("Exponential Backoff And
+Jitter", AWS Architecture Blog, 2015): the delay is a random share of the bound, so that clients that failed together do
+not come back together. A server's Retry-After is a lower bound. The deadline counts from the start, or from the last
+byte that arrived: a slow download that moves is not a failure. Pure.
 """
 
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
 """Signs requests by AWS Signature Version 4 in its S3 form: path taken as it stands, payload hash in a header.
 
-botocore's signer gives the same signatures (a test compares them) but takes 110-180 µs where this takes 10-15, and it takes the time
-from a clock that cannot be corrected; measured on 2 shared cores, Python 3.11. Pure.
+botocore's signer gives the same signatures (a test compares them) but takes 110-180 µs where this takes 10-15, and it
+takes the time from a clock that cannot be corrected; measured on 2 shared cores, Python 3.11. Pure.
 """
 
 import hashlib

@@ -81,7 +81,8 @@ def listing(inside: str, *, more: str | None = None, is_truncated: bool | None =
 
 
 def entry(key: str, *, size: str = "1", date: str = "2024-05-01T10:20:30.000Z", etag: str = "&quot;e&quot;") -> str:
-    return f"<Contents><Key>{key}</Key><Size>{size}</Size><LastModified>{date}</LastModified><ETag>{etag}</ETag></Contents>"
+    times = f"<LastModified>{date}</LastModified>"
+    return f"<Contents><Key>{key}</Key><Size>{size}</Size>{times}<ETag>{etag}</ETag></Contents>"
 
 
 async def all_keys(store: S3Store, prefix: str = "") -> list[str]:
@@ -157,14 +158,16 @@ def version_1_script(keys: list[str], *, page_size: int, refuses: bool, has_next
         is_truncated = len(rest) > page_size
         if is_truncated and has_next_marker:
             inside += f"<NextMarker>{rest[page_size - 1]}</NextMarker>"
-        return [listing(inside, is_truncated=is_truncated).replace(b"<KeyCount>1</KeyCount>", b"<Version>1</Version>  ")]
+        return [
+            listing(inside, is_truncated=is_truncated).replace(b"<KeyCount>1</KeyCount>", b"<Version>1</Version>  ")
+        ]
 
     return script
 
 
 @pytest.mark.parametrize("refuses", [True, False])
 @pytest.mark.parametrize("has_next_marker", [True, False])
-async def test_a_server_of_version_1_is_listed(refuses: bool, has_next_marker: bool):
+async def test_a_server_of_version_1_is_listed(*, refuses: bool, has_next_marker: bool):
     keys = [f"k{number:02}" for number in range(20)]
     script = version_1_script(keys, page_size=7, refuses=refuses, has_next_marker=has_next_marker)
     async with opened(script) as (store, server, _):
@@ -276,8 +279,12 @@ async def test_a_refused_head_is_an_error(fault: bytes, expected: type[Exception
 
 @pytest.mark.parametrize(
     ("status", "code", "expected"),
-    [(400, "ExpiredToken", AccessDeniedError), (403, "ExpiredToken", AccessDeniedError), (403, "AllAccessDisabled", StoreUnavailableError)],
-)  # fmt: skip
+    [
+        (400, "ExpiredToken", AccessDeniedError),
+        (403, "ExpiredToken", AccessDeniedError),
+        (403, "AllAccessDisabled", StoreUnavailableError),
+    ],
+)
 async def test_a_listing_tells_why_a_head_was_refused(status: int, code: str, expected: type[Exception]):
     script = lambda request, _: [answer(status) if request.method == "HEAD" else error(status, code)]  # noqa: E731
     async with opened(script) as (store, _, _):

@@ -221,7 +221,12 @@ async def test_strange_names_are_exact(bucket: Bucket, key: str):
 async def test_ranges_are_exact(bucket: Bucket):
     body = b"".join(number.to_bytes(4, "big") for number in range(3 * MIB // 4))
     object_id = bucket.put("f", body)
-    spans = [ByteRange(0, 1), ByteRange(len(body) - 1, len(body)), ByteRange(MIB - 1, 2 * MIB + 1), ByteRange(0, len(body))]
+    spans = [
+        ByteRange(0, 1),
+        ByteRange(len(body) - 1, len(body)),
+        ByteRange(MIB - 1, 2 * MIB + 1),
+        ByteRange(0, len(body)),
+    ]
 
     for span in spans:
         assert await read(bucket.store, object_id, span, len(body)) == body[span.start : span.stop]

@@ -109,7 +109,9 @@ async def test_a_private_bucket_without_signing_is_said_to_be_private():
 async def test_a_server_that_is_none_of_s3_is_said_to_be_none(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("random.random", lambda: 0.01)
     with ScriptedServer(lambda _: [answer(200, b"<html></html>")]) as server:
-        assert "like an S3 server" in await complaint_of(StoreOptions(bucket="b", endpoint_url=server.url), EndpointError)
+        assert "like an S3 server" in await complaint_of(
+            StoreOptions(bucket="b", endpoint_url=server.url), EndpointError
+        )
 
 
 @pytest.fixture
@@ -146,9 +148,13 @@ async def test_a_silent_server_is_said_plainly(short_probe):
         (StoreOptions(bucket="arn:aws:s3:us-west-2:123456789012:acc"), BucketError, "neither"),
         (StoreOptions(bucket="arn:aws:s3::123456789012:accesspoint/a.mrap"), BucketError, "multi-region"),
         (StoreOptions(bucket="b", endpoint_url="localhost:9000"), EndpointError, "https://host:port"),
-        (StoreOptions(bucket="b", endpoint_url="https://127.0.0.1:1", ca_bundle=Path("/no/bundle")), EndpointError, "/no/bundle"),
+        (
+            StoreOptions(bucket="b", endpoint_url="https://127.0.0.1:1", ca_bundle=Path("/no/bundle")),
+            EndpointError,
+            "/no/bundle",
+        ),
     ],
-)  # fmt: skip
+)
 async def test_what_cannot_be_is_said_without_a_request(options: StoreOptions, kind: type[MountError], hint: str):
     assert hint in await complaint_of(options, kind)
 
@@ -183,7 +189,9 @@ async def test_a_wrong_region_is_followed(refusal: bytes):
 async def test_the_clock_is_corrected_at_mount_and_for_reads():
     def script(request: Request) -> Answer:
         is_right = request.headers["x-amz-date"].startswith("2100")
-        return serve(request) if is_right else [error(403, "RequestTimeTooSkewed", Date="Fri, 01 Jan 2100 00:00:00 GMT")]
+        return (
+            serve(request) if is_right else [error(403, "RequestTimeTooSkewed", Date="Fri, 01 Jan 2100 00:00:00 GMT")]
+        )
 
     with ScriptedServer(script) as server:
         await read_through(StoreOptions(bucket="b", endpoint_url=server.url))
@@ -290,12 +298,15 @@ def behind_tls(port: int, authority: trustme.CA) -> Iterator[int]:
                     threads[-1].start()
 
         def serve_tls(near: socket.socket) -> None:
-            with contextlib.suppress(OSError), context.wrap_socket(near, server_side=True) as secure:
-                with socket.create_connection(("127.0.0.1", port)) as far:
-                    back = threading.Thread(target=copy, args=(far, secure))
-                    back.start()
-                    copy(secure, far)
-                    back.join(5)
+            with (
+                contextlib.suppress(OSError),
+                context.wrap_socket(near, server_side=True) as secure,
+                socket.create_connection(("127.0.0.1", port)) as far,
+            ):
+                back = threading.Thread(target=copy, args=(far, secure))
+                back.start()
+                copy(secure, far)
+                back.join(5)
 
         def copy(source: socket.socket, sink: socket.socket) -> None:
             with contextlib.suppress(OSError):

@@ -39,7 +39,7 @@ def chunked(parts: list[bytes]) -> bytes:
 
 
 def test_an_answer_with_a_length():
-    answer, body = whole(b"HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\nETag:  \"e\" \r\n\r\nhello")
+    answer, body = whole(b'HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\nETag:  "e" \r\n\r\nhello')
 
     assert (answer.status, body, answer.headers["etag"]) == (206, b"hello", '"e"')
     assert answer.is_complete
@@ -85,7 +85,7 @@ def test_a_short_body_ends_early():
         (b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\n", True),
     ],
 )
-def test_connections_are_kept_where_the_server_keeps_them(head: bytes, is_keeping_alive: bool):
+def test_connections_are_kept_where_the_server_keeps_them(head: bytes, *, is_keeping_alive: bool):
     answer, _ = whole(head + b"Content-Length: 0\r\n\r\n")
 
     assert answer.is_keeping_alive is is_keeping_alive

@@ -96,10 +96,9 @@ async def test_closing_ends_what_runs():
             await loop.run(sleep_for_ever)
 
     with trio.fail_after(5):
-        async with trio.open_nursery() as nursery:
-            async with loop:
-                nursery.start_soon(expect_the_end)
-                await trio.testing.wait_all_tasks_blocked()
+        async with trio.open_nursery() as nursery, loop:
+            nursery.start_soon(expect_the_end)
+            await trio.testing.wait_all_tasks_blocked()
 
 
 async def test_after_closing_nothing_runs():
@@ -128,10 +127,9 @@ async def test_closing_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch):
             await loop.run(stubborn)
 
     with trio.fail_after(5):
-        async with trio.open_nursery() as nursery:
-            async with AsyncioThread("test-loop") as loop:
-                nursery.start_soon(expect_the_end, loop)
-                await started.wait()
+        async with trio.open_nursery() as nursery, AsyncioThread("test-loop") as loop:
+            nursery.start_soon(expect_the_end, loop)
+            await started.wait()
 
 
 async def test_a_job_that_does_not_let_go_keeps_the_cancelled_caller():

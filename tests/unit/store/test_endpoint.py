@@ -10,7 +10,7 @@ from s3mount.store.endpoint import canonical_query, endpoint_from_url
 @pytest.mark.parametrize(
     ("url", "origin", "base_path", "host"),
     [
-        ("https://b.s3.eu-west-1.amazonaws.com/k", "https://b.s3.eu-west-1.amazonaws.com", "", "b.s3.eu-west-1.amazonaws.com"),
+        ("https://b.s3.amazonaws.com/k", "https://b.s3.amazonaws.com", "", "b.s3.amazonaws.com"),
         ("http://localhost:9000/b/k", "http://localhost:9000", "/b", "localhost"),
         ("https://h/base/b/k", "https://h", "/base/b", "h"),
         ("http://[::1]:9000/b/k", "http://[::1]:9000", "/b", "::1"),
@@ -19,7 +19,7 @@ from s3mount.store.endpoint import canonical_query, endpoint_from_url
         ("https://h:80/b/k", "https://h:80", "/b", "h"),
         ("http://h/k/k", "http://h", "/k", "h"),
     ],
-)  # fmt: skip
+)
 def test_an_address_is_taken_apart(url: str, origin: str, base_path: str, host: str):
     endpoint = endpoint_from_url(url, region="r", service="s3")
 
@@ -53,6 +53,9 @@ def test_a_query_is_sorted_and_encoded():
     assert canonical_query({"prefix": "a b/+&=~", "delimiter": "/"}) == "delimiter=%2F&prefix=a%20b%2F%2B%26%3D~"
 
 
-@pytest.mark.parametrize(("host", "is_aws"), [("b.s3.amazonaws.com", True), ("s3.cn-north-1.amazonaws.com.cn", True), ("amazonaws.com.evil.org", False)])  # fmt: skip
-def test_aws_is_known(host: str, is_aws: bool):
+@pytest.mark.parametrize(
+    ("host", "is_aws"),
+    [("b.s3.amazonaws.com", True), ("s3.cn-north-1.amazonaws.com.cn", True), ("amazonaws.com.example.org", False)],
+)
+def test_aws_is_known(host: str, *, is_aws: bool):
     assert endpoint_from_url(f"https://{host}/k", region="r", service="s3").is_aws is is_aws

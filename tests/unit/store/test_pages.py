@@ -61,6 +61,13 @@ def test_an_etag_that_cannot_be_sent_is_none(etag: str):
     assert read(entry(more=etag)).objects[0].etag is None
 
 
+RESTORING = "<RestoreStatus><IsRestoreInProgress>true</IsRestoreInProgress></RestoreStatus>"
+RESTORED = (
+    "<RestoreStatus><IsRestoreInProgress>false</IsRestoreInProgress>"
+    "<RestoreExpiryDate>2030-01-01T00:00:00Z</RestoreExpiryDate></RestoreStatus>"
+)
+
+
 @pytest.mark.parametrize(
     ("more", "is_archived"),
     [
@@ -68,11 +75,11 @@ def test_an_etag_that_cannot_be_sent_is_none(etag: str):
         ("<StorageClass>GLACIER_IR</StorageClass>", False),
         ("<StorageClass>GLACIER</StorageClass>", True),
         ("<StorageClass>DEEP_ARCHIVE</StorageClass>", True),
-        ("<StorageClass>GLACIER</StorageClass><RestoreStatus><IsRestoreInProgress>true</IsRestoreInProgress></RestoreStatus>", True),
-        ("<StorageClass>GLACIER</StorageClass><RestoreStatus><IsRestoreInProgress>false</IsRestoreInProgress><RestoreExpiryDate>2030-01-01T00:00:00Z</RestoreExpiryDate></RestoreStatus>", False),
+        ("<StorageClass>GLACIER</StorageClass>" + RESTORING, True),
+        ("<StorageClass>GLACIER</StorageClass>" + RESTORED, False),
     ],
-)  # fmt: skip
-def test_archived_classes_are_known(more: str, is_archived: bool):
+)
+def test_archived_classes_are_known(more: str, *, is_archived: bool):
     assert read(entry(more=more)).objects[0].is_archived is is_archived
 
 

@@ -92,7 +92,9 @@ def test_a_whole_object_of_another_length_is_refused():
 
 
 def document(code: str) -> bytes:
-    return f'<?xml version="1.0"?>\n<Error><Code>{code}</Code><Message>why</Message><Region>r-2</Region></Error>'.encode()
+    return (
+        f'<?xml version="1.0"?>\n<Error><Code>{code}</Code><Message>why</Message><Region>r-2</Region></Error>'.encode()
+    )
 
 
 @pytest.mark.parametrize(

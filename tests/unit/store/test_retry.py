@@ -65,7 +65,9 @@ def test_final_faults_are_not_retried():
 def test_corrupt_answers_are_asked_for_few_times():
     retries = Retries(POLICY, counted_from=0.0)
 
-    delays = [retries.delay_after(fault(FaultKind.CORRUPT), now=0.0, share=0.0) for _ in range(POLICY.max_corrupt_tries)]
+    delays = [
+        retries.delay_after(fault(FaultKind.CORRUPT), now=0.0, share=0.0) for _ in range(POLICY.max_corrupt_tries)
+    ]
 
     assert delays == [*[0.0] * (POLICY.max_corrupt_tries - 1), None]
 

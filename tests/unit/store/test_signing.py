@@ -1,4 +1,4 @@
-import datetime
+import datetime as dt
 from urllib.parse import quote
 
 import botocore.auth
@@ -26,7 +26,7 @@ def by_botocore(method: str, path: str, query: str, headers: dict[str, str], key
 @pytest.fixture(autouse=True, scope="module")
 def fixed_clock():
     with pytest.MonkeyPatch.context() as patch:
-        moment = datetime.datetime.fromtimestamp(NOW, datetime.UTC).replace(tzinfo=None)
+        moment = dt.datetime.fromtimestamp(NOW, dt.UTC).replace(tzinfo=None)
         patch.setattr(botocore.auth, "get_current_datetime", lambda: moment)
         yield
 
