@@ -1,4 +1,4 @@
-"""Turns what went wrong at mount time into one line that says what to do. Pure."""
+"""Turns what went wrong at mount time into one line that says what to do."""
 
 import socket
 import ssl

@@ -347,6 +347,29 @@ async def test_tls_with_an_authority_of_ones_own(authority: tuple[trustme.CA, Pa
     assert metrics.counters[Metric.CONNECTIONS_OPENED] == 1
 
 
+async def test_a_read_over_tls_can_be_cancelled_in_mid_body(authority: tuple[trustme.CA, Path]):
+    ca, bundle = authority
+    body_started = trio.Event()
+    token = trio.lowlevel.current_trio_token()
+
+    def script(request: Request) -> Answer:
+        if "list-type" in request.target:
+            yield EMPTY_LISTING
+            return
+        yield OBJECT.get(request)[:-10_000]
+        token.run_sync_soon(body_started.set)
+        yield Act.STALL
+
+    with ScriptedServer(script) as server, behind_tls(int(server.url.rpartition(":")[2]), ca) as port:
+        options = StoreOptions(bucket="b", endpoint_url=f"https://localhost:{port}", ca_bundle=bundle)
+        async with open_s3_store(options, Metrics()) as store:
+            with trio.fail_after(5):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(read_from, store)
+                    await body_started.wait()
+                    nursery.cancel_scope.cancel()
+
+
 async def test_an_unknown_authority_is_said_plainly(authority: tuple[trustme.CA, Path]):
     ca, _ = authority
     with ScriptedServer(serve) as server, behind_tls(int(server.url.rpartition(":")[2]), ca) as port:
