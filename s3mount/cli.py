@@ -66,12 +66,13 @@ def mount(given: MountArguments, environment: Mapping[str, str]) -> None:
     for warning in warnings_about(given, memory_bytes=memory_bytes):
         _say(f"warning: {warning}")
     place = mountpoint.resolve(given.mount_point)
+    control_socket = control.prepare_socket(place, control.runtime_folders(uid, environment))
     options = build_options(
         given,
         mount_point=place,
         memory_bytes=memory_bytes,
-        control_socket=control.prepare_socket(place, control.runtime_folders(uid, environment)),
-        state_folder=_state_folder(uid, environment),
+        control_socket=control_socket,
+        state_folder=_state_folder(uid, environment, otherwise=control_socket.parent),
     )
     _start(options, uid=uid, allow_non_empty=given.allow_non_empty)
 
@@ -111,7 +112,7 @@ cli.add_command(
 
 
 @cli.command(context_settings=_context)
-@click.argument("mount_point", metavar="MOUNTPOINT", type=click.Path(path_type=Path))
+@click.argument("mount_point", metavar="MOUNTPOINT", type=Path)
 @click.option("--lazy", is_flag=True, help="Detach also while files are open: they stay readable until closed.")
 def unmount(mount_point: Path, *, lazy: bool) -> None:
     """Unmount MOUNTPOINT and wait until its daemon has ended.
@@ -126,7 +127,7 @@ def unmount(mount_point: Path, *, lazy: bool) -> None:
 
 
 @cli.command(context_settings=_context)
-@click.argument("mount_point", metavar="MOUNTPOINT", type=click.Path(path_type=Path))
+@click.argument("mount_point", metavar="MOUNTPOINT", type=Path)
 @click.option("--json", "as_json", is_flag=True, help="Print the values as JSON; names as in docs/metrics.md.")
 def status(mount_point: Path, *, as_json: bool) -> None:
     """Show what the mount at MOUNTPOINT is and has done."""
@@ -215,13 +216,16 @@ def _say(message: str) -> None:
         click.echo(f"s3mount: {' '.join(message.split())}", err=True)
 
 
-def _state_folder(uid: int, environment: Mapping[str, str]) -> Path:
+def _state_folder(uid: int, environment: Mapping[str, str], *, otherwise: Path) -> Path:
     """Folder of log files where there is no system log (XDG base directory specification)."""
     if uid == 0:
         return Path("/var/log/s3mount")
-    state_home = environment.get("XDG_STATE_HOME", "")
-    base = Path(state_home) if state_home.startswith("/") else Path("~/.local/state").expanduser()
-    return base / "s3mount"
+    base = Path(environment.get("XDG_STATE_HOME") or "~/.local/state")
+    try:
+        base = base.expanduser()
+    except RuntimeError:  # a container's user without an entry in passwd
+        return otherwise
+    return base / "s3mount" if base.is_absolute() else otherwise
 
 
 def _open_missing_descriptors() -> None:

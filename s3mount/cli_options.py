@@ -162,7 +162,10 @@ def _check_memory(_ctx: click.Context, _param: click.Parameter, value: int | Non
 
 def _absolute(_ctx: click.Context, _param: click.Parameter, value: Path | None) -> Path | None:
     """The daemon has another working directory."""
-    return None if value is None else Path(os.path.abspath(value))  # noqa: PTH100 absolute() keeps ..
+    try:
+        return None if value is None else Path(os.path.abspath(value))  # noqa: PTH100 absolute() keeps ..
+    except OSError as error:
+        raise click.BadParameter(f"{value} is relative to a directory that is gone") from error
 
 
 def _load_config(ctx: click.Context, _param: click.Parameter, value: Path | None) -> Path | None:
@@ -179,7 +182,7 @@ def _load_config(ctx: click.Context, _param: click.Parameter, value: Path | None
 
 PARAMETERS: Sequence[click.Parameter] = (
     click.Argument(["source"], type=SOURCE, metavar="s3://BUCKET[/PREFIX]"),
-    click.Argument(["mount_point"], type=click.Path(path_type=Path), metavar="MOUNTPOINT"),
+    click.Argument(["mount_point"], type=Path, metavar="MOUNTPOINT"),
     GroupedOption(
         ["--endpoint-url"],
         group=_STORE,
@@ -324,7 +327,7 @@ PARAMETERS: Sequence[click.Parameter] = (
     GroupedOption(
         ["--log-file"],
         group=_LOG,
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=click.Path(dir_okay=False, readable=False, path_type=Path),
         metavar="FILE",
         callback=_absolute,
         help="Where to log. Default: the system log.",
@@ -340,4 +343,4 @@ PARAMETERS: Sequence[click.Parameter] = (
         help="TOML file with options, named as the long ones here.",
     ),
 )
-"""All of them, in the order of the help."""
+"""All of them, in the order of the help. The mount point is no `click.Path`: that would touch a mount that may hang."""

@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -360,7 +361,7 @@ class TestFailure:
         assert len(place.daemons()) == 1
 
     def test_existing_mount_hangs(self, place: Place) -> None:
-        place.mount()
+        place.mount("--ttl=0")  # so that whoever asks for the root's attributes hangs
         os.kill(place.daemon(), signal.SIGSTOP)
 
         refused = place.mount()
@@ -645,6 +646,91 @@ class TestStatus:
         outcome = place.s3mount("status", str(place.path))
 
         assert_failed(place, outcome, 8, "nothing is mounted")
+
+
+class TestUser:
+    """A user other than root, with the device that most hosts have, in a mount namespace with its own /dev."""
+
+    UID = 1000
+
+    @pytest.fixture
+    def place(self, seaweed: S3Server, bucket: str) -> Iterator[Place]:
+        """Where that user may go; pytest's folders are private."""
+        with tempfile.TemporaryDirectory(prefix="s3mount-test-") as folder:
+            path = Path(folder, "mnt")
+            path.mkdir()
+            for directory in (path.parent, path):
+                os.chown(directory, self.UID, self.UID)
+            with watched(Place(path, seaweed.endpoint_url, bucket)) as watched_place:
+                yield watched_place
+
+    @pytest.fixture
+    def as_user(self, place: Place):
+        if not all(map(shutil.which, ("unshare", "setpriv", "fusermount3"))):
+            pytest.skip("needs unshare, setpriv and fusermount3")
+        devices = "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && mknod -m 666 /dev/urandom c 1 9"
+        # The interpreter and this checkout may be where only root can read.
+        user = f"setpriv --reuid {self.UID} --regid {self.UID} --clear-groups"
+        reading = "--inh-caps +dac_read_search --ambient-caps +dac_read_search"
+
+        def run(script: str) -> Outcome:
+            command = f'{devices} && mknod -m 666 /dev/fuse c 10 229 && exec {user} {reading} sh -c "$SCRIPT"'
+            home = str(place.path.parent)
+            done = subprocess.run(
+                ["unshare", "--mount", "sh", "-c", command],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                env=place.environment(
+                    SCRIPT=script,
+                    HOME=home,
+                    S3MOUNT=" ".join(place.command()),
+                ),
+                check=False,
+            )
+            return Outcome(done.returncode, done.stdout, done.stderr, 0)
+
+        return run
+
+    def test_mounts_reads_and_unmounts(self, place: Place, as_user) -> None:
+        outcome = as_user(
+            f"set -e; $S3MOUNT mount s3://{place.bucket} {place.path}; cat {place.path}/hello.txt; echo; "
+            f"stat -c %u:%g {place.path}/hello.txt; $S3MOUNT status {place.path} >&2; $S3MOUNT unmount {place.path}"
+        )
+
+        assert outcome.returncode == 0, outcome
+        assert outcome.stdout.splitlines()[1:3] == ["hello", f"{self.UID}:{self.UID}"]
+        assert outcome.stdout.endswith(f"{place.path}: unmounted s3://{place.bucket}\n")
+        assert not place.daemons()
+
+    def test_busy_mount_is_not_unmounted(self, place: Place, as_user) -> None:
+        outcome = as_user(
+            f"$S3MOUNT mount s3://{place.bucket} {place.path} >&2; exec 3<{place.path}/hello.txt; "
+            f"$S3MOUNT unmount {place.path}; echo $?; $S3MOUNT unmount --lazy {place.path} >&2; echo $?; cat <&3"
+        )
+
+        assert outcome.stdout == "3\n0\nhello", outcome
+        assert "files are open" in outcome.stderr
+
+    def test_mount_of_a_dead_daemon_is_replaced(self, place: Place, as_user) -> None:
+        outcome = as_user(
+            f"$S3MOUNT mount s3://{place.bucket} {place.path} >&2; "
+            f"kill -9 $($S3MOUNT status --json {place.path} | sed -n 's/.*\"pid\": *\\([0-9]*\\).*/\\1/p'); sleep 0.3; "
+            f"$S3MOUNT mount s3://{place.bucket} {place.path} >&2; echo $?; cat {place.path}/hello.txt; "
+            f"$S3MOUNT unmount {place.path} >&2"
+        )
+
+        assert outcome.stdout == "0\nhello", outcome
+        assert "detached the mount of" in outcome.stderr
+
+    def test_allow_other_needs_permission(self, place: Place, as_user) -> None:
+        if "\nuser_allow_other" in Path("/etc/fuse.conf").read_text(encoding="utf-8"):
+            pytest.skip("it is permitted here")
+
+        outcome = as_user(f"$S3MOUNT mount s3://{place.bucket} {place.path} --allow-other")
+
+        assert_failed(place, outcome, 4, "root has to write 'user_allow_other' into /etc/fuse.conf")
 
 
 class TestSecrets:
