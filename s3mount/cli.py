@@ -2,13 +2,10 @@
 
 import json
 import os
-import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 import click
 from click.core import ParameterSource
@@ -21,11 +18,6 @@ from s3mount.errors import InternalError, InterruptedStartError, MountError, Usa
 from s3mount.memory_limit import usable_memory
 from s3mount.options import MountOptions
 from s3mount.status import format_status
-
-
-class Interrupted(BaseException):
-    """A signal to end came; not an `Exception`, so that nothing on the way takes it for a failure of its own."""
-
 
 MOUNT_EXAMPLES = """\b
 Examples:
@@ -86,8 +78,7 @@ def _start(options: MountOptions, *, uid: int, allow_non_empty: bool) -> None:
             _say(done)
         if options.log.foreground:
             launch.become_daemon(options, lock_descriptor=lock)
-        with _interruptible():
-            ready = launch.start(options)
+        ready = launch.start(options)
     click.echo(f"s3mount: {options.mount_point.source} is mounted at {place} (log: {ready.log})")
 
 
@@ -158,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return cli.main(arguments, prog_name="s3mount", standalone_mode=False) or 0
     except BrokenPipeError:  # whoever reads our output has seen enough
         return MountError.exit_code
-    except (Exception, KeyboardInterrupt, Interrupted) as error:  # noqa: BLE001 the top of the process
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 the top of the process
         message, exit_status = _verdict(error)
         _say(message)
         return exit_status
@@ -171,7 +162,7 @@ def _verdict(error: BaseException) -> tuple[str, int]:
             return str(error), error.exit_code
         case click.ClickException():
             return _describe(error), UsageError.exit_code
-        case click.Abort() | KeyboardInterrupt() | Interrupted():
+        case click.Abort() | KeyboardInterrupt():
             return "interrupted", InterruptedStartError.exit_code
         case _:
             return f"internal error: {error!r}{_where(error)}", InternalError.exit_code
@@ -235,21 +226,6 @@ def _open_missing_descriptors() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM raise `Interrupted`: what was begun is undone."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-        raise Interrupted
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

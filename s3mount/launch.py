@@ -10,11 +10,13 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
-from s3mount.errors import DaemonError, MountError, StartTimeoutError
+from s3mount.errors import DaemonError, InterruptedStartError, MountError, StartTimeoutError
 from s3mount.handover import Failed, Ready, Report, decode_report, encode_options
 from s3mount.mountinfo import find_mount
 from s3mount.mountpoint import State, detach, probe
@@ -43,22 +45,23 @@ def start(options: MountOptions, *, start_seconds: float = START_SECONDS) -> Rea
     Whatever goes wrong, an interrupt included, no process and no mount is left.
 
     Raises:
-        MountError: It could not be mounted.
+        MountError: It could not be mounted, or a signal to end came.
     """
     deadline = time.monotonic() + start_seconds
     said = os.memfd_create("s3mount-stderr")
     reader, writer = os.pipe()
     try:
-        try:
-            daemon = _spawn(options, writer, said)
-        finally:
-            os.close(writer)
-        try:
-            return _outcome(daemon, _wait_for_report(reader, deadline), said)
-        except BaseException:
-            _end(daemon)
-            _clear_away(options.mount_point.path)
-            raise
+        with _signals_to_end() as interrupted:
+            try:
+                daemon = _spawn(options, writer, said)
+            finally:
+                os.close(writer)
+            try:
+                return _outcome(daemon, _wait_for_report(reader, interrupted, deadline), said)
+            except BaseException:
+                _end(daemon)
+                _clear_away(options.mount_point.path)
+                raise
     finally:
         os.close(reader)
         os.close(said)
@@ -115,23 +118,51 @@ def _options_pipe(options: MountOptions) -> int:
     return reader
 
 
-def _wait_for_report(descriptor: int, deadline: float) -> Report | None:
+@contextmanager
+def _signals_to_end() -> Iterator[int]:
+    """A descriptor that can be read once Ctrl-C or SIGTERM has come.
+
+    Nothing is raised: in the middle of starting a process, an exception would leave that process to itself.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    handlers = {number: signal.signal(number, _take_note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield reader
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup)
+        os.close(reader)
+        os.close(writer)
+
+
+def _take_note(_number: int, _frame: FrameType | None) -> None:
+    """Leave it to the wakeup descriptor."""
+
+
+def _wait_for_report(reports: int, interrupted: int, deadline: float) -> Report | None:
     """What the daemon reports; None if it is gone without a word.
 
     Raises:
         StartTimeoutError: Nothing until *deadline*.
+        InterruptedStartError: *interrupted* can be read.
     """
     poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
+    for descriptor in (reports, interrupted):
+        poll.register(descriptor, select.POLLIN)
     received = b""
     while not received.endswith(b"\n"):
-        remaining_seconds = deadline - time.monotonic()
-        if remaining_seconds <= 0 or not poll.poll(remaining_seconds * 1000):
+        readable = [descriptor for descriptor, _ in poll.poll(max(0.0, deadline - time.monotonic()) * 1000)]
+        if interrupted in readable:
+            raise InterruptedStartError("interrupted")
+        if not readable:
             raise StartTimeoutError(
                 "the file system was not ready in time and was given up: the endpoint or the network may be slow; look "
                 "at the log"
             )
-        got = os.read(descriptor, 1 << 16)
+        got = os.read(reports, 1 << 16)
         if not got:
             return None
         received += got

@@ -374,10 +374,10 @@ class TestFailures:
         assert capsys.readouterr() == ("", f"s3mount: {error}\n")
 
     def test_interrupt(self, world: World, capsys: pytest.CaptureFixture[str]) -> None:
-        world.failure = cli.Interrupted()
+        world.failure = KeyboardInterrupt()
 
         assert world.mount() == 130
-        assert capsys.readouterr().err == "s3mount: interrupted\n"
+        assert capsys.readouterr().err.strip() == "s3mount: interrupted"
 
     def test_defect_names_its_place_without_a_traceback(self, world: World, capsys: pytest.CaptureFixture[str]) -> None:
         world.failure = ZeroDivisionError("x")

@@ -95,6 +95,20 @@ def test_late_daemon_is_killed_with_all_it_has_started(
         os.close(descriptor)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_the_start_and_the_daemon(options: MountOptions, daemon, number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    daemon(f"kill -{int(number)} {os.getpid()}; exec sleep 30")
+
+    with pytest.raises(MountError, match="interrupted") as caught:
+        launch.start(options, start_seconds=SECONDS)
+
+    assert caught.value.exit_code == 130
+    assert signal.getsignal(number) == before
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
 def test_options_are_handed_over_and_nothing_else_is(options: MountOptions, tmp_path: Path, monkeypatch) -> None:
     seen = tmp_path / "seen"
 
