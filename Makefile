@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-STAMP := $(VENV)/.installed
+STAMP := $(VENV)/.installed-$(lastword $(shell $(PYTHON) --version 2>&1))
 RUFFED := s3mount tests scripts
 
 .DEFAULT_GOAL := help
@@ -15,9 +15,9 @@ help: ## Show this list
 
 install: $(STAMP) ## Install everything into .venv, and system packages where missing and root
 
-$(STAMP): pyproject.toml requirements.lock scripts/install
+$(STAMP): pyproject.toml requirements.lock requirements-build.lock scripts/install
 	@PYTHON=$(PYTHON) scripts/install $(VENV)
-	@touch $@
+	@rm -f $(VENV)/.installed* && touch $(VENV)/.installed-$$($(BIN)/python --version | cut -d' ' -f2)
 
 demo: install ## Mount a real S3 bucket with sample data and show what works
 	@$(BIN)/python scripts/demo
@@ -51,7 +51,7 @@ bench: install ## Measure against bare loops and, where installed, s3fs and rclo
 	@$(BIN)/python -m scripts.bench
 
 lock: ## Pin the newest versions that pyproject.toml allows
-	@PYTHON=$(PYTHON) scripts/lock requirements.lock
+	@PYTHON=$(PYTHON) scripts/lock
 
 clean: ## Remove what was made here
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
