@@ -174,7 +174,7 @@ class InodeTable:
         return dead
 
     def compact(self) -> None:
-        """Give back the room of dead inodes: a dict does not shrink by itself."""
+        """Give back the room of dead inodes."""
         self._live = dict(self._live)
 
     def check_invariants(self) -> None:

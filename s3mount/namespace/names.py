@@ -42,6 +42,8 @@ class NameCache:
         )
         self._expiring: dict[DirectoryInode, float] = {}
         """Directories with names to look through at that time; times only grow along the dict."""
+        self.released = 0
+        """Names dropped since `compact`."""
         self._list_etags_differ = False
         """Whether this endpoint lists ETags in another form than HEAD and GET show."""
 
@@ -206,12 +208,14 @@ class NameCache:
             for child in list(directory.children.values()):
                 if not self.seconds_fresh(child, now):
                     self._release(child)
-            # A dict does not shrink by itself.
             directory.children = dict(directory.children)
             if any(not child.lookup_count for child in directory.children.values()):
                 self._expiring[directory] = now + self._options.ttl_seconds
-        if due:
-            self.inodes.compact()
+
+    def compact(self) -> None:
+        """Give back the room of released names: a dict does not shrink by itself."""
+        self.inodes.compact()
+        self.released = 0
 
     def check_invariants(self) -> None:
         """Raise `AssertionError` if names and inodes contradict each other."""
@@ -235,6 +239,7 @@ class NameCache:
             return
         # Absence must no longer be concluded from a listing whose names are being dropped.
         inode.parent.listed_at = NEVER
+        self.released += 1
         self.forget_name(inode.parent, inode.name)
 
 

@@ -7,6 +7,7 @@ an error reaches all who waited for it and is not remembered.
 Runs in trio; state changes only between awaits.
 """
 
+import gc
 from collections.abc import Callable, Iterable
 
 import trio
@@ -44,6 +45,9 @@ MISSES_AFTER_UNFINISHED = 1000
 
 OPEN_GRACE_SECONDS = 1.0
 """The kernel looks a name up right before it opens it: an open this soon after a check needs none of its own."""
+
+RELEASED_WORTH_COMPACTING = 10_000
+"""Names whose memory (about 5 MB) is worth a full garbage collection."""
 
 MAX_WALKS = 64
 """Directories below which walks are followed at a time."""
@@ -137,6 +141,11 @@ class Tree:
         while True:
             await trio.sleep(max(self._options.ttl_seconds / 2, 1.0))
             self.names.expire(trio.current_time())
+            if self.names.released >= RELEASED_WORTH_COMPACTING:
+                self.names.compact()
+                self._walks.clear()
+                # A full collection empties the interpreter's free lists, whose objects keep whole arenas alive.
+                gc.collect()
 
     # Lookups
 

@@ -303,6 +303,7 @@ async def test_a_listing_nobody_waits_for_ends_early(autojump_clock, store, tree
 
 async def test_a_listing_that_breaks_is_an_error_and_proves_nothing_absent(autojump_clock, store, tree):
     store.page_size = 10
+    store.latency_seconds = 1.0
     for index in range(30):
         store.put(f"f{index:02}")
     listing = tree.list_directory(root_of(tree))
