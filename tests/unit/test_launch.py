@@ -1,7 +1,6 @@
 import os
 import select
 import signal
-import subprocess
 from contextlib import suppress
 from pathlib import Path
 
@@ -96,17 +95,24 @@ def test_late_daemon_is_killed_with_all_it_has_started(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_ends_the_start_and_the_daemon(options: MountOptions, daemon, number: signal.Signals) -> None:
+def test_signal_ends_the_start_and_the_daemon(
+    options: MountOptions, daemon, tmp_path: Path, number: signal.Signals
+) -> None:
     before = signal.getsignal(number)
-    daemon(f"kill -{int(number)} {os.getpid()}; exec sleep 30")
+    daemon(f"echo $$ >{tmp_path}/pid; kill -{int(number)} {os.getpid()}; exec sleep 30")
 
     with pytest.raises(MountError, match="interrupted") as caught:
         launch.start(options, start_seconds=SECONDS)
 
     assert caught.value.exit_code == 130
     assert signal.getsignal(number) == before
+    assert_ended(tmp_path)
+
+
+def assert_ended(folder: Path) -> None:
+    """The process whose number is in the folder has ended and was waited for."""
     with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+        os.waitpid(int((folder / "pid").read_text()), os.WNOHANG)
 
 
 def test_options_are_handed_over_and_nothing_else_is(options: MountOptions, tmp_path: Path, monkeypatch) -> None:
@@ -143,12 +149,10 @@ def test_command_line_shows_what_is_mounted_and_nothing_secret(options: MountOpt
     assert "-P" in command
 
 
-def test_no_process_is_left(options: MountOptions, daemon) -> None:
-    daemon(say(Failed("x", 1)))
+def test_no_process_is_left(options: MountOptions, daemon, tmp_path: Path) -> None:
+    daemon(f"echo $$ >{tmp_path}/pid; {say(Failed('x', 1))}")
 
     with pytest.raises(MountError):
         launch.start(options, start_seconds=SECONDS)
 
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
-    assert subprocess._active == []
+    assert_ended(tmp_path)
