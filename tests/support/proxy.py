@@ -9,25 +9,31 @@ stands in `FaultProxy.log`.
 """
 
 import contextlib
+import dataclasses
 import socket
 import ssl
 import tempfile
 import threading
 import time
+from collections import Counter
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar, overload
 from urllib.parse import urlsplit
 
-import trustme
-
-from tests.support.faults import NOTHING, Action, Hook, slow_down
-from tests.support.http_heads import Request
+from tests.support.faults import NOTHING, Action, Hook, Rule, slow_down
+from tests.support.http_heads import Kind, Request
 from tests.support.proxy_connection import Connection
 from tests.support.proxy_log import RequestLog
 from tests.support.streams import Stream
+from tests.support.tls import ServerSocket, ServerTls
 
 BACKLOG = 1024
 JOIN_SECONDS = 10.0
+
+ACCEPT_RETRY_SECONDS = 0.05
+"""Between attempts to take a connection while there are no descriptors left."""
+
+HookT = TypeVar("HookT", bound=Hook)
 
 
 class FaultProxy:
@@ -38,8 +44,13 @@ class FaultProxy:
     **Invariant**: while not closed, every open connection is in ``_connections`` and has a thread.
     """
 
-    def __init__(self, server_url: str, *, tls: bool = False) -> None:
-        """Prepare a proxy for the server at *server_url*; with *tls*, clients are spoken to by HTTPS."""
+    def __init__(self, server_url: str, *, tls: bool | ssl.SSLContext = False) -> None:
+        """Prepare a proxy for the server at *server_url*.
+
+        Args:
+            server_url: Where the server is, by plain HTTP.
+            tls: Speak HTTPS to clients, with a certificate of its own (see `write_ca`) or as the context says.
+        """
         server = urlsplit(server_url)
         assert server.hostname is not None
         assert server.port is not None
@@ -48,6 +59,8 @@ class FaultProxy:
         self.hooks: list[Hook] = []
         self.latency_seconds = 0.0
         """Added to every request, before the server is asked."""
+        self.bytes_per_second_per_connection: float | None = None
+        """No body is sent faster than this, whatever hooks say."""
         self.idle_seconds: float | None = None
         """Connections that wait so long for their next request are closed; holds from the next request on."""
         self.idle_reset = False
@@ -63,12 +76,14 @@ class FaultProxy:
         self._connections: dict[Connection, threading.Thread] = {}
         self._listener: socket.socket | None = None
         self._acceptor: threading.Thread | None = None
+        self._own_tls = ServerTls("127.0.0.1", "localhost") if tls is True else None
         self._tls: ssl.SSLContext | None = None
-        self._ca: trustme.CA | None = None
-        if tls:
-            self._ca = trustme.CA()
-            self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-            self._ca.issue_cert("127.0.0.1", "localhost").configure_cert(self._tls)
+        if isinstance(tls, ssl.SSLContext):
+            self._tls = tls
+        elif self._own_tls is not None:
+            self._tls = self._own_tls.context
+        if self._tls is not None:
+            self._tls.sslsocket_class = ServerSocket
 
     def __enter__(self) -> Self:
         self.listen()
@@ -84,32 +99,64 @@ class FaultProxy:
 
     def write_ca(self, folder: Path) -> Path:
         """Write the certificate (PEM) that clients have to trust, and return where it is."""
-        assert self._ca is not None
+        assert self._own_tls is not None
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".pem", delete=False) as file:
-            file.write(self._ca.cert_pem.bytes())
+            file.write(self._own_tls.ca_pem)
         return Path(file.name)
 
-    def add(self, hook: Hook | Action) -> None:
-        """Put *hook* before all others; an action is done to every request."""
-        self.hooks.insert(0, (lambda _request: hook) if isinstance(hook, Action) else hook)
+    @property
+    def open_connections(self) -> int:
+        """Connections of clients that have not ended."""
+        with self._lock:
+            return len(self._connections)
+
+    def counts(self) -> dict[Kind, int]:
+        """Requests in the log by kind; kinds that did not occur are left out."""
+        return dict(Counter(exchange.kind for exchange in self.log.select()))
+
+    @overload
+    def add(self, hook: Action) -> Rule: ...
+    @overload
+    def add(self, hook: HookT) -> HookT: ...
+    def add(self, hook: Hook | Action) -> Hook:
+        """Put *hook* before all others, and return it for `remove`; an action becomes a rule for every request."""
+        added = Rule(hook) if isinstance(hook, Action) else hook
+        self.hooks.insert(0, added)
+        return added
+
+    def remove(self, hook: Hook) -> None:
+        """Take *hook* away; it may be gone already."""
+        with contextlib.suppress(ValueError):
+            self.hooks.remove(hook)
+
+    def blackhole_connections(self) -> Rule:
+        """Never answer again on the connections made so far, as behind a router that forgot them; new ones work.
+
+        Kernels still acknowledge what is sent: only the response is missing.
+        """
+        last_id = self.connections_total
+        return self.add(Rule(Action(drop=True), where=lambda request: request.connection_id <= last_id))
 
     def heal(self) -> None:
         """Take all faults away, and listen if it did not."""
         self.hooks.clear()
         self.latency_seconds = 0.0
+        self.bytes_per_second_per_connection = None
         self.idle_seconds = None
         self.limiter = None
         self.listen()
 
     def decide(self, request: Request) -> Action:
         """What to do to *request*."""
-        if self.limiter is not None and not self.limiter.take_nowait():
-            return slow_down()
-        for hook in list(self.hooks):
-            action = hook(request)
-            if action is not None:
-                return action
-        return NOTHING
+        limiter = self.limiter
+        if limiter is not None and not limiter.take_nowait():
+            return slow_down(retry_after=limiter.retry_after_seconds)
+        actions = (hook(request) for hook in list(self.hooks))
+        action = next((action for action in actions if action is not None), NOTHING)
+        most = self.bytes_per_second_per_connection
+        if most is None:
+            return action
+        return dataclasses.replace(action, bytes_per_second=min(most, action.bytes_per_second or most))
 
     def pause(self, seconds: float) -> None:
         """Wait in a connection's thread.
@@ -175,18 +222,25 @@ class FaultProxy:
             raise RuntimeError("a thread of the proxy does not end")
 
     def _accept(self, listener: socket.socket) -> None:
-        while True:
+        while self._listener is listener:
             try:
                 client, _ = listener.accept()
-            except OSError:
-                return
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with self._lock:
-                self.connections_total += 1
+            except OSError:  # `refuse` shut the listener down; or no descriptors are left, or the client has gone again
+                self.closing.wait(ACCEPT_RETRY_SECONDS if self._listener is listener else 0)
+                continue
+            self._start(client)
+
+    def _start(self, client: socket.socket) -> None:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self._lock:
+            self.connections_total += 1
+            try:
                 connection = Connection(self, client, connection_id=self.connections_total)
-                thread = threading.Thread(target=self._serve, args=(connection,), name="proxy", daemon=True)
-                self._connections[connection] = thread
-            thread.start()
+            except OSError:  # TLS needs a client that is still there; its socket has closed itself
+                return
+            thread = threading.Thread(target=self._serve, args=(connection,), name="proxy", daemon=True)
+            self._connections[connection] = thread
+        thread.start()
 
     def _serve(self, connection: Connection) -> None:
         try:
@@ -206,8 +260,14 @@ class FaultProxy:
 class RateLimiter:
     """Token bucket of requests. Thread-safe."""
 
-    def __init__(self, *, requests_per_second: float, burst: float = 1.0) -> None:
-        """Allow *burst* requests at once, and then so many per second."""
+    def __init__(
+        self, *, requests_per_second: float, burst: float = 1.0, retry_after_seconds: int | None = None
+    ) -> None:
+        """Allow *burst* requests at once, and then so many per second.
+
+        Others are told to come back after *retry_after_seconds*, or not told when.
+        """
+        self.retry_after_seconds = retry_after_seconds
         self._rate = requests_per_second
         self._burst = burst
         self._tokens = burst

@@ -4,6 +4,8 @@ import contextlib
 import http.client
 import socket
 import ssl
+import struct
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -28,6 +30,7 @@ from tests.support.faults import (
 from tests.support.http_heads import Kind, Request
 from tests.support.proxy import FaultProxy, RateLimiter
 from tests.support.proxy_log import Outcome, bytes_sent, most_at_once
+from tests.support.tls import make_ca
 
 BODY = bytes(range(256)) * 40
 SIZE = len(BODY)
@@ -102,6 +105,10 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.hosts: list[str] = []
+
+    def handle_error(self, *args: object) -> None:
+        if not isinstance(sys.exception(), ConnectionError):  # the proxy leaves in the middle of a response
+            super().handle_error(*args)
 
 
 @pytest.fixture(scope="module")
@@ -446,6 +453,145 @@ def test_tls_is_spoken_to_those_who_trust_the_proxy(server, tmp_path):
         client.close()
 
     assert body == BODY
+
+
+def test_a_context_for_other_names_is_not_trusted(server, tmp_path):
+    context, trusted = make_ca(tmp_path, "elsewhere.example")
+    trust = ssl.create_default_context(cafile=str(trusted))
+    with FaultProxy(f"http://127.0.0.1:{server.server_port}", tls=context) as proxy:
+        port = urlsplit(proxy.endpoint_url).port
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=5) as sock,
+            pytest.raises(ssl.SSLCertVerificationError, match=r"not valid for '127\.0\.0\.1'"),
+        ):
+            trust.wrap_socket(sock, server_hostname="127.0.0.1")
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=5) as sock,
+            trust.wrap_socket(sock, server_hostname="elsewhere.example") as client,
+        ):
+            client.sendall(b"GET /b/k HTTP/1.1\r\nHost: elsewhere.example\r\n\r\n")
+            assert client.recv(12) == b"HTTP/1.1 200"
+
+
+def test_a_client_that_leaves_before_tls_begins_takes_nobody_along(server, tmp_path):
+    with FaultProxy(f"http://127.0.0.1:{server.server_port}", tls=True) as proxy:
+        trust = ssl.create_default_context(cafile=str(proxy.write_ca(tmp_path)))
+        port = urlsplit(proxy.endpoint_url).port
+        for _ in range(20):
+            with socket.create_connection(("127.0.0.1", port), timeout=5) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client = http.client.HTTPSConnection("127.0.0.1", port, timeout=5, context=trust)
+
+        body = get(client).body
+        client.close()
+
+    assert body == BODY
+    assert proxy.connections_total == 21
+
+
+def test_requests_are_counted_by_kind(proxy, client):
+    get(client)
+    get(client, "/b/l")
+    get(client, "/b?list-type=2")
+    before = proxy.counts()
+
+    proxy.log.clear()
+
+    assert before == {Kind.GET: 2, Kind.LIST: 1}
+    assert proxy.counts() == {}
+
+
+def test_open_connections_are_counted_until_they_end(proxy):
+    clients = [connect(proxy) for _ in range(3)]
+    for each in clients:
+        get(each)
+    before = proxy.open_connections
+
+    proxy.refuse()
+    for each in clients:
+        each.close()
+    proxy.close()
+
+    assert (before, proxy.open_connections, proxy.connections_total) == (3, 0, 3)
+
+
+def test_a_removed_hook_does_nothing_more(proxy, client):
+    hook = proxy.add(s3_error(500, "InternalError"))
+    other = proxy.add(Rule(slow_down(), key="other"))
+    first = get(client).status
+
+    proxy.remove(hook)
+    proxy.remove(hook)
+
+    assert (first, get(client).status, get(client, "/b/other").status) == (500, 200, 503)
+    assert (hook.fired, other.fired) == (1, 1)
+
+
+def test_old_connections_fall_silent_and_new_ones_work(proxy, client):
+    get(client)
+    blackhole = proxy.blackhole_connections()
+    client.sock.settimeout(0.05)
+
+    with pytest.raises(TimeoutError):
+        get(client)
+    client.close()
+    client.timeout = 5
+
+    assert get(client).body == BODY
+    assert blackhole.fired == 1
+    assert [exchange.outcome for exchange in proxy.log.wait_until_idle()] == [
+        Outcome.COMPLETE,
+        Outcome.DROPPED,
+        Outcome.COMPLETE,
+    ]
+
+
+@pytest.mark.parametrize("own", [None, 1.0e9])
+def test_every_connection_is_throttled_whatever_hooks_say(proxy, client, own):
+    proxy.add(Action(bytes_per_second=own, status=203))
+    proxy.bytes_per_second_per_connection = SIZE / 0.05
+    started_at = time.perf_counter()
+
+    got = get(client)
+
+    assert time.perf_counter() - started_at >= 0.05
+    assert (got.status, got.body) == (203, BODY)
+
+
+def test_those_who_have_to_slow_down_are_told_for_how_long(proxy, client):
+    proxy.limiter = RateLimiter(requests_per_second=0.001, retry_after_seconds=7)
+
+    answers = [get(client) for _ in range(2)]
+
+    assert [answer.headers.get("retry-after") for answer in answers] == [None, "7"]
+    assert proxy.limiter.refused == 1
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        Action(drop=True),
+        Action(delay_seconds=60),
+        Action(answer_delay_seconds=60),
+        Action(hold=threading.Event()),
+        Action(bytes_per_second=1),
+        stall_after(10, threading.Event()),
+    ],
+    ids=["drop", "delay", "answer-delay", "hold", "throttle", "stall"],
+)
+def test_the_proxy_ends_at_once_whatever_goes_on(server, action):
+    with FaultProxy(f"http://127.0.0.1:{server.server_port}") as proxy:
+        proxy.add(action)
+        with socket.create_connection(("127.0.0.1", urlsplit(proxy.endpoint_url).port), timeout=5) as sock:
+            sock.sendall(b"GET /b/k HTTP/1.1\r\nHost: x\r\n\r\n")
+            proxy.log.wait_for(lambda exchanges: len(exchanges) == 1)
+            started_at = time.perf_counter()
+
+            proxy.close()
+
+            assert time.perf_counter() - started_at < 1
+    assert not proxy.log.select()[0].is_pending
+    assert proxy.open_connections == 0
 
 
 def test_a_rule_takes_the_nth_and_then_every_few():
