@@ -179,14 +179,16 @@ def _start_once(directory: Path) -> S3Server:
             env={**os.environ, "TMPDIR": str(directory)},
         )
     server = S3Server(f"http://127.0.0.1:{ports[names.index('s3.port')]}", process.pid, directory)
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        if _answers(server):
-            # The process is ended by pid, possibly by another program.
-            process.returncode = 0
-            return server
-        time.sleep(0.1)
-    stop_seaweed(server)
+    with contextlib.ExitStack() as on_failure:
+        on_failure.callback(stop_seaweed, server)
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and process.poll() is None:
+            if _answers(server):
+                on_failure.pop_all()
+                # The process is ended by pid, possibly by another program.
+                process.returncode = 0
+                return server
+            time.sleep(0.1)
     raise RuntimeError(f"SeaweedFS did not start: {log.read_text(encoding='utf-8', errors='replace')[-2000:]}")
 
 
