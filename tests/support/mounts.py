@@ -78,13 +78,13 @@ class Mount:
         return run_command(command, timeout=timeout, cwd=self.path)
 
     def run_python(self, code: str, *arguments: str, timeout: float = 30.0) -> Outcome:
-        """Run Python code in the mounted directory, as a process of its own."""
-        return run_command([sys.executable, "-c", code, *arguments], timeout=timeout, cwd=self.path)
+        """Run Python code in the mounted directory, as a process of its own; imports do not look there."""
+        return run_command([sys.executable, "-P", "-c", code, *arguments], timeout=timeout, cwd=self.path)
 
     def start_python(self, code: str, *arguments: str) -> subprocess.Popen[str]:
         """Start Python code in the mounted directory; the test ends it."""
         return subprocess.Popen(
-            [sys.executable, "-c", code, *arguments],
+            [sys.executable, "-P", "-c", code, *arguments],
             cwd=self.path,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
