@@ -178,6 +178,8 @@ def errno_of(error: Exception) -> int:
 
 def errno_name(number: int) -> str:
     """Symbolic name of an errno, such as ``ENOENT``."""
+    if number == errno.EOPNOTSUPP:
+        return "EOPNOTSUPP"  # Linux has two names for it; this is the one its manual pages use
     return errno.errorcode.get(number, str(number))
 
 

@@ -242,5 +242,6 @@ def _to_pyfuse3(entry: Entry) -> pyfuse3.EntryAttributes:
 
 
 def _escaped(option: str) -> str:
-    """An option's value as libfuse wants it: it splits options at commas."""
-    return option.replace("\\", "\\\\").replace(",", "\\,")
+    """An option's value as libfuse and pyfuse3 take it: the one splits options at commas, the other wants ASCII."""
+    ascii_only = option.encode("ascii", "backslashreplace").decode()
+    return ascii_only.replace("\\", "\\\\").replace(",", "\\,")

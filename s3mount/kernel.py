@@ -7,15 +7,15 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 READAHEAD_KIB = 2048
-"""Kernel readahead of the mount. 128 (default) to 2048: 0.87 to 2.6 GB/s of zeros (2 cores, kernel 6.18); makes requests
-1 MiB."""
+"""Kernel readahead of the mount. From 128 (default) to 2048: 0.87 to 2.6 GB/s of zeros (2 cores, kernel 6.18), since
+requests then are 1 MiB."""
 
 MAX_BACKGROUND = 256
 """Readahead requests in flight before the kernel holds back; 12 by default, fewer than reads that may wait for S3."""
 
 
 def raise_limits(device: int) -> None:
-    """Raise readahead and background requests of the mount with that device number; says so in the log if it may not."""
+    """Raise readahead and background requests of the mount with that device number; if it may not, it logs that."""
     minor = os.minor(device)
     _write(Path(f"/sys/class/bdi/0:{minor}/read_ahead_kb"), READAHEAD_KIB)
     for name, value in (("max_background", MAX_BACKGROUND), ("congestion_threshold", MAX_BACKGROUND * 3 // 4)):

@@ -1,11 +1,11 @@
-"""The composition root: builds every object of a mount, bottom-up, and runs it until it is unmounted or told to stop."""
+"""The composition root: builds every object of a mount, bottom-up, and runs it until it is unmounted or stopped."""
 
 import gc
 import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import trio
 
@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 10.0
 """How long requests under way may take after a signal to stop."""
+
+GC_THRESHOLDS = (50_000, 20, 100)
+"""A million inodes are no garbage: full collections over them would stop the mount for a second each."""
 
 
 async def run(options: MountOptions, *, on_ready: Callable[[], None]) -> None:
@@ -62,33 +65,33 @@ async def _serve(
     fuse_mount: FuseMount, options: MountOptions, metrics: Metrics, *, on_ready: Callable[[], None]
 ) -> None:
     """Answer requests until unmounted or stopped."""
-    async with trio.open_nursery() as nursery:
+    # Before anybody can know that we run: a signal must find its receiver.
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
 
-        async def serve() -> None:
-            await fuse_mount.serve()
-            log.info("%s is unmounted", options.mount_point.path)
+            async def serve() -> None:
+                await fuse_mount.serve()
+                log.info("%s is unmounted", options.mount_point.path)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(serve)
+            root = await trio.to_thread.run_sync(os.stat, options.mount_point.path, abandon_on_cancel=True)
+            kernel.raise_limits(root.st_dev)
+            await nursery.start(serve_control, options.mount_point, metrics)
+            _settle_memory()
+            on_ready()
+            await _next_signal(signals)
+            fuse_mount.stop()
+            with trio.move_on_after(DRAIN_SECONDS):
+                await _next_signal(signals)
             nursery.cancel_scope.cancel()
 
-        nursery.start_soon(serve)
-        root = await trio.to_thread.run_sync(os.stat, options.mount_point.path, abandon_on_cancel=True)
-        kernel.raise_limits(root.st_dev)
-        await nursery.start(serve_control, options.mount_point, metrics)
-        _settle_memory()
-        on_ready()
-        await _wait_for_signal()
-        log.info("stopping")
-        fuse_mount.stop()
-        with trio.move_on_after(DRAIN_SECONDS):
-            await _wait_for_signal()
-        nursery.cancel_scope.cancel()
 
-
-async def _wait_for_signal() -> None:
-    """Return when the process is told to end; the terminal it was started from may go away."""
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for number in signals:
-            log.info("got %s", signal.Signals(number).name)
-            return
+async def _next_signal(signals: AsyncIterator[int]) -> None:
+    """Return when the process is told to end."""
+    async for number in signals:
+        log.info("stopping: got %s", signal.Signals(number).name)
+        return
 
 
 def _settle_memory() -> None:
@@ -96,7 +99,3 @@ def _settle_memory() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-
-
-GC_THRESHOLDS = (50_000, 20, 100)
-"""A million inodes are no garbage: full collections over them would stop the mount for a second each."""

@@ -49,7 +49,7 @@ class Reclaimer(Protocol):
 
 
 class Buffer:
-    """Page-aligned memory for the bytes of one range; given back to the system once nobody refers to it or a view of it."""
+    """Page-aligned memory for the bytes of one range; the system gets it back once nobody has it or a view of it."""
 
     __slots__ = ("memory",)
 
