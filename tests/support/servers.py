@@ -114,6 +114,7 @@ def start_seaweed(directory: Path) -> S3Server:
     Raises:
         RuntimeError: It does not start; the message ends with what it printed.
     """
+    directory = directory.resolve()
     directory.mkdir(parents=True, exist_ok=True)
     for _ in range(START_ATTEMPTS - 1):
         with contextlib.suppress(RuntimeError):
@@ -123,13 +124,22 @@ def start_seaweed(directory: Path) -> S3Server:
 
 def stop_seaweed(server: S3Server) -> None:
     """End the server's process, at once: asked to, it takes 25 s. Doing it twice does no harm."""
-    if server.pid is None or not _is_running(server.pid):
-        return
-    arguments = Path(f"/proc/{server.pid}/cmdline").read_text(encoding="utf-8").split("\0")
-    if f"-dir={server.directory}" not in arguments:  # another process has got the number
-        return
-    os.kill(server.pid, signal.SIGKILL)
-    while _is_running(server.pid):
+    if server.directory is not None:
+        _stop_in(server.directory)
+
+
+def _stop_in(directory: Path) -> None:
+    """End the server with its data in *directory*: also one whose number nobody knows yet, or has any more."""
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            arguments = entry.read_text(encoding="utf-8", errors="replace").split("\0")
+            if f"-dir={directory}" in arguments:
+                _end(int(entry.parent.name), arguments)
+
+
+def _end(pid: int, arguments: list[str]) -> None:
+    os.kill(pid, signal.SIGKILL)
+    while _is_running(pid):
         time.sleep(0.01)
     ports = {value for option, _, value in (argument.partition("=") for argument in arguments) if ".port" in option}
     for path in Path("/tmp").glob("seaweedfs-*.sock"):  # SeaweedFS knows no other place
@@ -168,7 +178,8 @@ def _start_once(directory: Path) -> S3Server:
         *(f"-{name}={port}" for name, port in zip(names, ports, strict=False)),
     ]
     log = directory / "weed.log"
-    with log.open("wb") as output:
+    with contextlib.ExitStack() as on_failure, log.open("wb") as output:
+        on_failure.callback(_stop_in, directory)  # first: Ctrl-C may come before the process has told its number
         process = subprocess.Popen(
             arguments,
             stdin=subprocess.DEVNULL,
@@ -178,9 +189,7 @@ def _start_once(directory: Path) -> S3Server:
             start_new_session=True,
             env={**os.environ, "TMPDIR": str(directory)},
         )
-    server = S3Server(f"http://127.0.0.1:{ports[names.index('s3.port')]}", process.pid, directory)
-    with contextlib.ExitStack() as on_failure:
-        on_failure.callback(stop_seaweed, server)
+        server = S3Server(f"http://127.0.0.1:{ports[names.index('s3.port')]}", process.pid, directory)
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and process.poll() is None:
             if _answers(server):
