@@ -1,5 +1,6 @@
 """Heads of HTTP/1.1 messages as the proxy needs them: read, told apart, written."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -133,12 +134,19 @@ class Request:
         return int(last) + 1 if last.isdigit() else None
 
 
+_IRRELEVANT = re.compile(r"x-id$|fetch-owner$|expected-bucket-owner$|response-|x-amz-", re.IGNORECASE)
+"""Parameters that say nothing about the kind of a request: names of operations, answers' headers, signatures."""
+
+
 def _kind_of(method: str, bucket: str, key: str, query: Mapping[str, str], *, is_copy: bool) -> Kind:
     if not bucket:
         return Kind.OTHER
+    query = {name: value for name, value in query.items() if not _IRRELEVANT.match(name)}
     if not key:
+        if method == "POST" and "delete" in query:
+            return Kind.DELETE
         return Kind.LIST if method == "GET" and query.keys() <= _NO_SUBRESOURCE | {"start-after"} else Kind.OTHER
-    if not query.keys() <= _OBJECT_PARAMETERS | {"x-id"} or (method in {"GET", "DELETE"} and "uploadId" in query):
+    if not query.keys() <= _OBJECT_PARAMETERS or (method in {"GET", "DELETE"} and "uploadId" in query):
         return Kind.OTHER
     if method == "PUT" and is_copy:
         return Kind.COPY
