@@ -18,7 +18,7 @@ from s3mount.errors import (
     UnsupportedOperationError,
 )
 from s3mount.handles import DirectoryHandle, FileHandle, HandleTable
-from s3mount.ids import HandleId, InodeNumber
+from s3mount.ids import HandleId, InodeNumber, ObjectId
 from s3mount.metrics import Gauge, Metrics
 from s3mount.namespace.attributes import Attributes, attributes_of
 from s3mount.namespace.inodes import DirectoryInode, FileInode, Inode
@@ -129,14 +129,7 @@ class FileSystem:
         if flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC):
             raise ReadOnlyError(inode.name)
         object_id = await self._tree.pin(inode)
-        reader = Reader(
-            self._cache,
-            self._metrics,
-            object_id,
-            inode.size,
-            max_readahead=self._read_options.max_readahead_bytes,
-        )
-        return self._handles.add(FileHandle(inode, reader))
+        return self._handles.add(FileHandle(inode, self._new_reader(object_id, inode.size)))
 
     async def read(self, number: HandleId, offset: int, size: int) -> memoryview | bytes:
         """Bytes of the version that was opened, fewer than *size* only at its end; valid until the next await.
@@ -204,6 +197,9 @@ class FileSystem:
         ttl = self._namespace_options.ttl_seconds if is_root else self._tree.seconds_fresh(inode)
         return Entry(attributes_of(inode, self._namespace_options), ttl)
 
+    def _new_reader(self, object_id: ObjectId, size: int) -> Reader:
+        return Reader(self._cache, self._metrics, object_id, size, max_readahead=self._read_options.max_readahead_bytes)
+
     async def _read_corrected(self, handle: FileHandle, offset: int, size: int) -> memoryview | bytes:
         """Read again with the ETag HEAD shows, if nothing of the file was read yet; otherwise the handle is stale."""
         inode, reader = handle.inode, handle.reader
@@ -211,19 +207,13 @@ class FileSystem:
         if inode.was_read:
             await self._drop_stale(inode)
             raise StaleObjectError(refused.key)
-        if handle.reader.object_id.etag == inode.etag:
+        if refused.etag == inode.etag:
             await self._tree.recheck(inode)
         object_id = await self._tree.pin(inode)
         if object_id == refused:
             raise StaleObjectError(refused.key)
         if handle.reader is reader:
-            handle.reader = Reader(
-                self._cache,
-                self._metrics,
-                object_id,
-                inode.size,
-                max_readahead=self._read_options.max_readahead_bytes,
-            )
+            handle.reader = self._new_reader(object_id, inode.size)
             reader.close()
         return await handle.reader.read(offset, size)
 
