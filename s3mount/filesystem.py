@@ -18,7 +18,7 @@ from s3mount.errors import (
     UnsupportedOperationError,
 )
 from s3mount.handles import DirectoryHandle, FileHandle, HandleTable
-from s3mount.ids import HandleId, InodeNumber, ObjectId
+from s3mount.ids import NO_ETAG, HandleId, InodeNumber, ObjectId
 from s3mount.metrics import Gauge, Metrics
 from s3mount.namespace.attributes import Attributes, attributes_of
 from s3mount.namespace.inodes import DirectoryInode, FileInode, Inode
@@ -142,14 +142,13 @@ class FileSystem:
             self._warn_archived(handle)
             raise ArchivedObjectError(handle.inode.name)
         try:
-            content = await handle.reader.read(offset, size)
+            return await self._read_version(handle, offset, size)
         except StaleObjectError:
-            content = await self._read_corrected(handle, offset, size)
+            await self._correct_version(handle)
+            return await self._read_version(handle, offset, size)
         except ArchivedObjectError:
             self._warn_archived(handle)
             raise
-        handle.inode.was_read = True
-        return content
 
     def release(self, number: HandleId) -> None:
         """Close a file."""
@@ -200,8 +199,22 @@ class FileSystem:
     def _new_reader(self, object_id: ObjectId, size: int) -> Reader:
         return Reader(self._cache, self._metrics, object_id, size, max_readahead=self._read_options.max_readahead_bytes)
 
-    async def _read_corrected(self, handle: FileHandle, offset: int, size: int) -> memoryview | bytes:
-        """Read again with the ETag HEAD shows, if nothing of the file was read yet; otherwise the handle is stale."""
+    async def _read_version(self, handle: FileHandle, offset: int, size: int) -> memoryview | bytes:
+        reader, inode = handle.reader, handle.inode
+        content = await reader.read(offset, size)
+        # Meanwhile another handle may have found that the inode stands for another version: the kernel keeps pages by
+        # inode, so bytes of this one must not reach it any more. From here to the reply nobody else runs.
+        if reader.object_id.etag != (inode.etag or NO_ETAG):
+            raise StaleObjectError(reader.object_id.key)
+        inode.was_read = True
+        return content
+
+    async def _correct_version(self, handle: FileHandle) -> None:
+        """Let the handle read the version HEAD shows, if no byte of its inode was read yet.
+
+        Raises:
+            StaleObjectError: Bytes were read, or the version there is now cannot stand in for it.
+        """
         inode, reader = handle.inode, handle.reader
         refused = reader.object_id
         if inode.was_read:
@@ -215,7 +228,6 @@ class FileSystem:
         if handle.reader is reader:
             handle.reader = self._new_reader(object_id, inode.size)
             reader.close()
-        return await handle.reader.read(offset, size)
 
     async def _drop_stale(self, inode: FileInode) -> None:
         """Make sure that the next open of the name finds the version there is now."""

@@ -76,11 +76,11 @@ class FuseOperations(pyfuse3.Operations):
     enable_writeback_cache = False
     supports_dot_lookup = False
 
-    def __init__(self, filesystem: FileSystem, metrics: Metrics, *, negative_ttl_seconds: float) -> None:
+    def __init__(self, filesystem: FileSystem, metrics: Metrics, *, absent_ttl_seconds: float) -> None:
         super().__init__()
         self._filesystem = filesystem
         self.metrics = metrics
-        self._negative_ttl_seconds = negative_ttl_seconds
+        self._absent_ttl_seconds = absent_ttl_seconds
 
     @_boundary
     async def lookup(
@@ -90,11 +90,11 @@ class FuseOperations(pyfuse3.Operations):
         try:
             return _to_pyfuse3(await self._filesystem.lookup(InodeNumber(parent_inode), _decode(name)))
         except (NoSuchEntryError, InvalidNameError) as error:
-            if not self._negative_ttl_seconds:
+            if not self._absent_ttl_seconds:
                 raise NoSuchEntryError(name) from error
             absent = pyfuse3.EntryAttributes()
             absent.st_ino = pyfuse3.InodeT(0)
-            absent.entry_timeout = self._negative_ttl_seconds
+            absent.entry_timeout = self._absent_ttl_seconds
             return absent
 
     async def forget(self, inode_list: Sequence[tuple[pyfuse3.InodeT, int]]) -> None:

@@ -11,6 +11,9 @@ HandleId = NewType("HandleId", int)
 ETag = NewType("ETag", str)
 """Opaque version tag of an object, without quotes and without a weakness prefix."""
 
+NO_ETAG = ETag("")
+"""Stands for the version of an object on an endpoint that shows no ETags: it cannot be told from another."""
+
 ROOT_INODE = InodeNumber(1)
 """The mounted directory; fixed by the FUSE protocol."""
 

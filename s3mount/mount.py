@@ -51,7 +51,7 @@ async def run(options: MountOptions, *, on_ready: Callable[[], None]) -> None:
         )
         cache = BlockCache(store, nursery, limit_bytes=options.read.memory_bytes)
         filesystem = FileSystem(tree, cache, metrics, namespace_options=options.namespace, read_options=options.read)
-        operations = FuseOperations(filesystem, metrics, negative_ttl_seconds=options.namespace.negative_ttl_seconds)
+        operations = FuseOperations(filesystem, metrics, absent_ttl_seconds=options.namespace.absent_ttl_seconds)
         fuse_mount = FuseMount(operations, options.mount_point)
         try:
             nursery.start_soon(tree.expire)

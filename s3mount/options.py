@@ -61,6 +61,11 @@ class NamespaceOptions:
     file_mode: int = 0o644
     dir_mode: int = 0o755
 
+    @property
+    def absent_ttl_seconds(self) -> float:
+        """How long absence may be used: no longer than presence, so that a TTL of 0 asks always."""
+        return min(self.negative_ttl_seconds, self.ttl_seconds)
+
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:

@@ -38,7 +38,7 @@ class NameCache:
         self._mounted_at_ns = mounted_at_ns
         self.inodes = InodeTable(root_text=options.prefix, mtime_ns=mounted_at_ns)
         self._absent: TTLCache[tuple[InodeNumber, str], bool] = TTLCache(
-            MAX_ABSENT_NAMES, options.negative_ttl_seconds, timer=clock
+            MAX_ABSENT_NAMES, options.absent_ttl_seconds, timer=clock
         )
         self._expiring: dict[DirectoryInode, float] = {}
         """Directories with names to look through at that time; times only grow along the dict."""
@@ -62,8 +62,8 @@ class NameCache:
         child = parent.children.get(name)
         if child is not None:
             return child if self.seconds_fresh(child, now) else None
-        negative_ttl = min(self._options.negative_ttl_seconds, self._options.ttl_seconds)
-        is_listed_absent = seconds_left(parent.listed_at, ttl_seconds=negative_ttl, now=now) > 0
+        absent_ttl = self._options.absent_ttl_seconds
+        is_listed_absent = seconds_left(parent.listed_at, ttl_seconds=absent_ttl, now=now) > 0
         if (is_listed_absent and is_always_listed(name)) or (parent.number, name) in self._absent:
             raise NoSuchEntryError(name)
         return None
@@ -177,7 +177,7 @@ class NameCache:
     def note_absent(self, parent: DirectoryInode, name: str) -> None:
         """A true 404 or a complete listing says that there is no such name."""
         self.forget_name(parent, name)
-        if self._options.negative_ttl_seconds:
+        if self._options.absent_ttl_seconds:
             self._absent[parent.number, name] = True
 
     def forget_name(self, parent: DirectoryInode, name: str) -> None:

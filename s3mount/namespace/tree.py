@@ -22,7 +22,7 @@ from s3mount.errors import (
     NotADirectoryEntryError,
     StaleObjectError,
 )
-from s3mount.ids import InodeNumber, ObjectId
+from s3mount.ids import NO_ETAG, InodeNumber, ObjectId
 from s3mount.metrics import Metric, Metrics
 from s3mount.namespace.attributes import seconds_left
 from s3mount.namespace.inodes import DirectoryInode, FileInode, Inode
@@ -338,8 +338,7 @@ class Tree:
         is_fresh = seconds_left(inode.checked_at, ttl_seconds=ttl, now=trio.current_time()) > 0
         if inode.etag is None or inode.is_archived or not is_fresh:
             await self.recheck(inode)
-        assert inode.etag is not None
-        return ObjectId(self.names.key_of(inode), inode.etag)
+        return ObjectId(self.names.key_of(inode), inode.etag or NO_ETAG)
 
     async def recheck(self, inode: FileInode) -> None:
         """Ask whether *inode* is the version its name stands for; its ETag may change if no byte of it was read yet.

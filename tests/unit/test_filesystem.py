@@ -227,6 +227,43 @@ async def test_many_reads_of_a_handle_survive_the_correction_of_its_etag(autojum
     filesystem.release(handle)
 
 
+class LateReader:
+    """A reader whose bytes arrived before the object was replaced, and are handed out after."""
+
+    def __init__(self, object_id, content):
+        self.object_id = object_id
+        self._content = content
+
+    async def read(self, _offset, _size):
+        await trio.sleep(1)
+        return self._content
+
+    def close(self):
+        pass
+
+
+async def test_two_versions_never_reach_the_kernel_under_one_inode(autojump_clock, store, filesystem):
+    old = store.put("f", b"old")
+    slow, quick = await open_file(filesystem, "f"), await open_file(filesystem, "f")
+    filesystem._handles.file(slow).reader.close()
+    filesystem._handles.file(slow).reader = LateReader(old, b"old")
+    store.put("f", b"new")
+    got = {}
+
+    async def read(name, handle):
+        try:
+            got[name] = bytes(await filesystem.read(handle, 0, 10))
+        except StaleObjectError:
+            got[name] = None
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read, "slow", slow)
+        nursery.start_soon(read, "quick", quick)
+
+    assert got == {"quick": b"new", "slow": None}
+    filesystem.release(quick)
+
+
 async def test_an_object_replaced_after_it_was_read_is_stale(autojump_clock, store, filesystem, stale_names):
     store.put("f", bytes(12 * MIB))
     handle = await open_file(filesystem, "f")
