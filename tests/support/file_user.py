@@ -7,6 +7,7 @@ and mappings open from one call to the next, and its errors are raised in the te
 import contextlib
 import ctypes
 import ctypes.util
+import fcntl
 import mmap
 import os
 import pickle
@@ -14,7 +15,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Self, cast
 
@@ -109,6 +111,14 @@ class FileUser:
         """Read at a place, by one system call."""
         return _bytes(self.call("pread", fd, size, offset, timeout=timeout))
 
+    def pread_many(
+        self, fd: int, places: Sequence[tuple[int, int]], *, threads: int, timeout: float = CALL_SECONDS
+    ) -> list[bytes | OSError]:
+        """Read many places, given as size and offset, by several threads at once; in the order of the places."""
+        found = self.call("pread_many", fd, list(places), threads, timeout=timeout)
+        assert isinstance(found, list)
+        return found
+
     def read_all(self, fd: int, *, size: int = 1 << 20, timeout: float = CALL_SECONDS) -> bytes:
         """Read from the beginning to the end, *size* bytes at a time."""
         return _bytes(self.call("read_all", fd, size, timeout=timeout))
@@ -186,15 +196,21 @@ def _size(file: int | str) -> int:
     return (os.fstat(file) if isinstance(file, int) else Path(file).stat()).st_size
 
 
-def _pread_direct(path: str, size: int, offset: int) -> bytes:
-    """Read past the page cache, into memory that is aligned nowhere in particular."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
-    try:
-        buffer = bytearray(size)
-        count = os.preadv(fd, [buffer], offset)
-        return bytes(buffer[:count])
-    finally:
-        os.close(fd)
+def _pread_many(fd: int, places: list[tuple[int, int]], threads: int) -> list[bytes | OSError]:
+    """Read many places, given as size and offset, by several threads at once; in the order of the places."""
+
+    def read(place: tuple[int, int]) -> bytes | OSError:
+        try:
+            return os.pread(fd, *place)
+        except OSError as error:
+            return error
+
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(read, places))
+
+
+def _lock(fd: int) -> None:
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _drop_pages(fd: int) -> None:
@@ -228,7 +244,8 @@ CALLS: dict[str, Callable[..., Value]] = {
     "pread": os.pread,
     "read_all": _read_all,
     "read_file": _read_file,
-    "pread_direct": _pread_direct,
+    "pread_many": _pread_many,
+    "lock": _lock,
     "size": _size,
     "inode": _inode,
     "listdir": os.listdir,

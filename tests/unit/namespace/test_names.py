@@ -223,6 +223,16 @@ def test_absence_is_remembered_for_the_negative_ttl(names, clock):
     assert names.known(root, "a", clock.now) is None
 
 
+def test_absence_is_not_remembered_for_longer_than_presence(clock):
+    names = NameCache(
+        NamespaceOptions(ttl_seconds=0.0, negative_ttl_seconds=NEGATIVE_TTL), mounted_at_ns=0, clock=clock
+    )
+
+    names.note_absent(names.inodes.root, "a")
+
+    assert names.known(names.inodes.root, "a", clock.now) is None
+
+
 def test_a_name_that_appears_is_not_absent_any_more(names, clock):
     root = names.inodes.root
     names.note_absent(root, "a")
