@@ -138,6 +138,8 @@ def prefix_of(names):
 
 
 def directory_exists(model, names):
+    if any(decode_name(name).kind is not NameKind.COMPONENT for name in names):
+        return False
     return not names or any(key.startswith(prefix_of(names)) for key in model.objects)
 
 
