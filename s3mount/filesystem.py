@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import trio
+
 from s3mount.cache.blocks import BlockCache
 from s3mount.errors import (
     ArchivedObjectError,
@@ -24,7 +26,9 @@ from s3mount.namespace.attributes import Attributes, attributes_of
 from s3mount.namespace.inodes import DirectoryInode, FileInode, Inode
 from s3mount.namespace.tree import Tree
 from s3mount.options import NamespaceOptions, ReadOptions
+from s3mount.ranges import ByteRange
 from s3mount.reading.reader import Reader
+from s3mount.reading.repeat import FailedRead
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +133,8 @@ class FileSystem:
         if flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC):
             raise ReadOnlyError(inode.name)
         object_id = await self._tree.pin(inode)
-        return self._handles.add(FileHandle(inode, self._new_reader(object_id, inode.size)))
+        reader = self._new_reader(object_id, inode.size)
+        return self._handles.add(FileHandle(inode, reader, is_direct=bool(flags & os.O_DIRECT)))
 
     async def read(self, number: HandleId, offset: int, size: int) -> memoryview | bytes:
         """Bytes of the version that was opened, fewer than *size* only at its end; valid until the next await.
@@ -138,16 +143,16 @@ class FileSystem:
             StaleObjectError: That version is gone and its bytes are not in memory.
         """
         handle = self._handles.file(number)
-        if handle.inode.is_archived:
-            self._warn_archived(handle)
-            raise ArchivedObjectError(handle.inode.name)
+        span = ByteRange(offset, offset + size)
+        failed = handle.failed
+        if failed is not None and failed.is_repeated_by(span, trio.current_time()):
+            handle.failed = None
+            raise failed.error
         try:
-            return await self._read_version(handle, offset, size)
-        except StaleObjectError:
-            await self._correct_version(handle)
-            return await self._read_version(handle, offset, size)
-        except ArchivedObjectError:
-            self._warn_archived(handle)
+            return await self._read(handle, offset, size)
+        except FileError as error:
+            if not handle.is_direct:
+                handle.failed = FailedRead(span, error, trio.current_time())
             raise
 
     def release(self, number: HandleId) -> None:
@@ -199,6 +204,20 @@ class FileSystem:
     def _new_reader(self, object_id: ObjectId, size: int) -> Reader:
         return Reader(self._cache, self._metrics, object_id, size, max_readahead=self._read_options.max_readahead_bytes)
 
+    async def _read(self, handle: FileHandle, offset: int, size: int) -> memoryview | bytes:
+        if handle.inode.is_archived:
+            self._warn_archived(handle)
+            raise ArchivedObjectError(handle.inode.name)
+        refused = handle.reader.object_id
+        try:
+            return await self._read_version(handle, offset, size)
+        except StaleObjectError:
+            await self._correct_version(handle, refused)
+            return await self._read_version(handle, offset, size)
+        except ArchivedObjectError:
+            self._warn_archived(handle)
+            raise
+
     async def _read_version(self, handle: FileHandle, offset: int, size: int) -> memoryview | bytes:
         reader, inode = handle.reader, handle.inode
         content = await reader.read(offset, size)
@@ -209,18 +228,19 @@ class FileSystem:
         inode.was_read = True
         return content
 
-    async def _correct_version(self, handle: FileHandle) -> None:
-        """Let the handle read the version HEAD shows, if no byte of its inode was read yet.
+    async def _correct_version(self, handle: FileHandle, refused: ObjectId) -> None:
+        """Let the handle read the version its inode stands for now, which may take over another one until it was read.
 
         Raises:
-            StaleObjectError: Bytes were read, or the version there is now cannot stand in for it.
+            StaleObjectError: It still stands for the refused one, and bytes of that were read.
         """
         inode, reader = handle.inode, handle.reader
-        refused = reader.object_id
-        if inode.was_read:
-            await self._drop_stale(inode)
-            raise StaleObjectError(refused.key)
-        if refused.etag == inode.etag:
+        if reader.object_id != refused:
+            return  # another read of this handle has seen to it
+        if inode.etag == refused.etag:
+            if inode.was_read:
+                await self._drop_stale(inode)
+                raise StaleObjectError(refused.key)
             await self._tree.recheck(inode)
         object_id = await self._tree.pin(inode)
         if object_id == refused:

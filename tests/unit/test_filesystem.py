@@ -180,6 +180,32 @@ async def test_a_handle_reads_until_it_is_closed(store, filesystem):
         await filesystem.read(handle, 0, 1)
 
 
+async def test_the_kernels_second_try_gets_the_error_of_the_first(autojump_clock, store, filesystem):
+    store.put("f", b"x" * 100_000)
+    handle = await open_file(filesystem, "f")
+    store.inject("get", error=StoreUnavailableError("down"), times=1)
+    with pytest.raises(StoreUnavailableError):
+        await filesystem.read(handle, 0, 65536)
+
+    with pytest.raises(StoreUnavailableError):
+        await filesystem.read(handle, 4096, 4096)
+
+    assert await filesystem.read(handle, 4096, 4096) == b"x" * 4096
+    filesystem.release(handle)
+
+
+async def test_direct_reads_are_never_taken_for_a_second_try(autojump_clock, store, filesystem):
+    store.put("f", b"x" * 100_000)
+    entry = await filesystem.lookup(ROOT_INODE, "f")
+    handle = await filesystem.open(entry.attributes.number, os.O_RDONLY | os.O_DIRECT)
+    store.inject("get", error=StoreUnavailableError("down"), times=1)
+    with pytest.raises(StoreUnavailableError):
+        await filesystem.read(handle, 0, 65536)
+
+    assert await filesystem.read(handle, 4096, 4096) == b"x" * 4096
+    filesystem.release(handle)
+
+
 async def test_opening_for_writing_is_refused(store, filesystem):
     store.put("f")
     number = (await filesystem.lookup(ROOT_INODE, "f")).attributes.number
@@ -251,17 +277,35 @@ async def test_two_versions_never_reach_the_kernel_under_one_inode(autojump_cloc
     got = {}
 
     async def read(name, handle):
-        try:
-            got[name] = bytes(await filesystem.read(handle, 0, 10))
-        except StaleObjectError:
-            got[name] = None
+        got[name] = bytes(await filesystem.read(handle, 0, 10))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read, "slow", slow)
         nursery.start_soon(read, "quick", quick)
 
-    assert got == {"quick": b"new", "slow": None}
+    assert got == {"quick": b"new", "slow": b"new"}
     filesystem.release(quick)
+    filesystem.release(slow)
+
+
+async def test_a_read_refused_late_uses_the_version_its_handle_has_by_then(autojump_clock, store, filesystem):
+    store.put("f", bytes(9 * MIB))
+    handle = await open_file(filesystem, "f")
+    store.put("f", b"1" * 9 * MIB)
+    late = store.inject(RequestKind.GET, stall=True)
+    got = []
+
+    async def read(offset):
+        got.append(bytes(await filesystem.read(handle, offset, 3)))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read, 5 * MIB)
+        await trio.sleep(1)
+        await read(0)
+        late.lift()
+
+    assert got == [b"111", b"111"]
+    filesystem.release(handle)
 
 
 async def test_an_object_replaced_after_it_was_read_is_stale(autojump_clock, store, filesystem, stale_names):
