@@ -28,7 +28,6 @@ from s3mount.namespace.tree import Tree
 from s3mount.options import NamespaceOptions, ReadOptions
 from s3mount.ranges import ByteRange
 from s3mount.reading.reader import Reader
-from s3mount.reading.repeat import FailedRead
 
 log = logging.getLogger(__name__)
 
@@ -144,15 +143,14 @@ class FileSystem:
         """
         handle = self._handles.file(number)
         span = ByteRange(offset, offset + size)
-        failed = handle.failed
-        if failed is not None and failed.is_repeated_by(span, trio.current_time()):
-            handle.failed = None
-            raise failed.error
+        repeated = handle.failed.take_error(span, trio.current_time())
+        if repeated is not None:
+            raise repeated
         try:
             return await self._read(handle, offset, size)
         except FileError as error:
             if not handle.is_direct:
-                handle.failed = FailedRead(span, error, trio.current_time())
+                handle.failed.note(span, error, trio.current_time())
             raise
 
     def release(self, number: HandleId) -> None:

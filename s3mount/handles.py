@@ -1,6 +1,6 @@
 """Open files and directories by the numbers the kernel knows them by."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from s3mount.errors import BadHandleError
 from s3mount.ids import HandleId
@@ -8,6 +8,7 @@ from s3mount.namespace.inodes import DirectoryInode, FileInode, Inode
 from s3mount.namespace.lister import Listing
 from s3mount.namespace.tree import Tree
 from s3mount.reading.reader import Reader
+from s3mount.reading.repeat import FailedRead
 
 
 @dataclass(slots=True)
@@ -16,6 +17,9 @@ class FileHandle:
 
     inode: FileInode
     reader: Reader
+    is_direct: bool = False
+    """Whether reads pass by the kernel's page cache."""
+    failed: FailedRead = field(default_factory=FailedRead)
 
 
 class DirectoryHandle:

@@ -4,6 +4,7 @@ The store itself stands in `bucket`; what it says when the bucket cannot be read
 """
 
 import contextlib
+import dataclasses
 import logging
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -59,6 +60,7 @@ async def open_s3_store(options: StoreOptions, metrics: Metrics, *, probe_prefix
     for name in _SECRETIVE_LOGGERS:
         logger = logging.getLogger(name)
         logger.setLevel(max(logger.level, logging.WARNING))
+    options = _within_deadline(options)
     async with contextlib.AsyncExitStack() as stack:
         bridge = await stack.enter_async_context(AsyncioThread("s3mount-asyncio"))
         keeper = None if options.no_sign_request else CredentialKeeper(options.profile)
@@ -132,6 +134,16 @@ class _Opening:
             with trio.CancelScope(shield=True):
                 await engine.close()
                 await bridge.run(control.close)
+
+
+def _within_deadline(options: StoreOptions) -> StoreOptions:
+    """Have no attempt wait for longer than all of them together may take."""
+    deadline = options.request_deadline_seconds
+    return dataclasses.replace(
+        options,
+        connect_timeout_seconds=min(options.connect_timeout_seconds, deadline),
+        stall_timeout_seconds=min(options.stall_timeout_seconds, deadline),
+    )
 
 
 def _route(options: StoreOptions, resolved: Resolved, proxies: dict[str, str]) -> Route:

@@ -183,7 +183,7 @@ async def test_a_handle_reads_until_it_is_closed(store, filesystem):
 async def test_the_kernels_second_try_gets_the_error_of_the_first(autojump_clock, store, filesystem):
     store.put("f", b"x" * 100_000)
     handle = await open_file(filesystem, "f")
-    store.inject("get", error=StoreUnavailableError("down"), times=1)
+    store.inject(RequestKind.GET, error=StoreUnavailableError("down"), times=1)
     with pytest.raises(StoreUnavailableError):
         await filesystem.read(handle, 0, 65536)
 
@@ -198,7 +198,7 @@ async def test_direct_reads_are_never_taken_for_a_second_try(autojump_clock, sto
     store.put("f", b"x" * 100_000)
     entry = await filesystem.lookup(ROOT_INODE, "f")
     handle = await filesystem.open(entry.attributes.number, os.O_RDONLY | os.O_DIRECT)
-    store.inject("get", error=StoreUnavailableError("down"), times=1)
+    store.inject(RequestKind.GET, error=StoreUnavailableError("down"), times=1)
     with pytest.raises(StoreUnavailableError):
         await filesystem.read(handle, 0, 65536)
 
