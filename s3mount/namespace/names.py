@@ -123,7 +123,8 @@ class NameCache:
         """
         child = parent.children.get(name)
         if isinstance(child, FileInode):
-            is_other_form = is_listed and self._list_etags_differ and _looks_same(child, summary)
+            tells_no_version = is_listed and (summary.etag is None or self._list_etags_differ)
+            is_other_form = tells_no_version and _looks_same(child, summary)
             if is_other_form or child.is_same_version(summary):
                 child.refresh(summary, asked_at)
                 return child

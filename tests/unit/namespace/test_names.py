@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from s3mount.errors import NoSuchEntryError, StaleObjectError
@@ -143,6 +145,19 @@ def test_an_endpoint_that_lists_other_etags_does_not_make_new_inodes(names):
     assert again is file
     assert file.etag == "head-form"
     assert fresh.etag is None
+
+
+def test_a_listing_without_etags_does_not_make_new_inodes(names):
+    root = names.inodes.root
+    unversioned = dataclasses.replace(summary("p/a"), etag=None)
+    file = names.adopt_file(root, "a", unversioned, 1000.0, is_listed=True)
+    names.adopt_file(root, "a", summary("p/a", etag="1"), 1001.0, is_listed=False)
+    file.was_read = True
+
+    again = names.adopt_file(root, "a", unversioned, 1002.0, is_listed=True)
+
+    assert again is file
+    assert file.etag == "1"
 
 
 def test_a_directory_replaces_a_file_of_its_name(names):
