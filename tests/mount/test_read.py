@@ -165,7 +165,7 @@ def test_reads_of_one_descriptor_are_served_concurrently(place: Scene, user: Fil
     fd = user.open(key)
     places = [(4 * KIB, (2 * index + 1) * 2 * MIB) for index in range(8)]
 
-    user.start("pread_many", fd, places, 8)
+    user.start("each", "pread", [(fd, *span) for span in places], 8)
     place.wait_for_gets(8, pending=True)
     release.set()
     contents = user.result()

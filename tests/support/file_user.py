@@ -111,13 +111,25 @@ class FileUser:
         """Read at a place, by one system call."""
         return _bytes(self.call("pread", fd, size, offset, timeout=timeout))
 
+    def each(
+        self, call: str, arguments: Sequence[tuple[Value, ...]], *, threads: int, timeout: float = CALL_SECONDS
+    ) -> list[Value]:
+        """Make a call with each of many arguments, by several threads at once; results and errors in their order."""
+        found = self.call("each", call, list(arguments), threads, timeout=timeout)
+        assert isinstance(found, list)
+        return found
+
     def pread_many(
         self, fd: int, places: Sequence[tuple[int, int]], *, threads: int, timeout: float = CALL_SECONDS
     ) -> list[bytes | OSError]:
-        """Read many places, given as size and offset, by several threads at once; in the order of the places."""
-        found = self.call("pread_many", fd, list(places), threads, timeout=timeout)
-        assert isinstance(found, list)
-        return found
+        """Read many places, given as size and offset."""
+        found = self.each("pread", [(fd, *place) for place in places], threads=threads, timeout=timeout)
+        return [content if isinstance(content, OSError) else _bytes(content) for content in found]
+
+    def read_files(self, paths: Sequence[str], *, threads: int, timeout: float = CALL_SECONDS) -> list[bytes | OSError]:
+        """Open, read and close many files."""
+        found = self.each("read_file", [(path,) for path in paths], threads=threads, timeout=timeout)
+        return [content if isinstance(content, OSError) else _bytes(content) for content in found]
 
     def read_all(self, fd: int, *, size: int = 1 << 20, timeout: float = CALL_SECONDS) -> bytes:
         """Read from the beginning to the end, *size* bytes at a time."""
@@ -126,6 +138,14 @@ class FileUser:
     def read_file(self, path: str, *, timeout: float = CALL_SECONDS) -> bytes:
         """Open, read, close."""
         return _bytes(self.call("read_file", path, timeout=timeout))
+
+    def map(self, fd: int, *, is_shared: bool) -> int:
+        """Map a file for reading; returns a number for it."""
+        return _int(self.call("map", fd, is_shared))
+
+    def map_read(self, mapping: int, start: int, stop: int, *, timeout: float = CALL_SECONDS) -> bytes:
+        """Copy bytes out of a mapping."""
+        return _bytes(self.call("map_read", mapping, start, stop, timeout=timeout))
 
     def close_file(self, fd: int) -> None:
         """Close a file."""
@@ -196,17 +216,17 @@ def _size(file: int | str) -> int:
     return (os.fstat(file) if isinstance(file, int) else Path(file).stat()).st_size
 
 
-def _pread_many(fd: int, places: list[tuple[int, int]], threads: int) -> list[bytes | OSError]:
-    """Read many places, given as size and offset, by several threads at once; in the order of the places."""
+def _each(call: str, places: list[tuple[Value, ...]], threads: int) -> list[Value | OSError]:
+    """Make a call with each of many arguments, by several threads at once; results and errors in their order."""
 
-    def read(place: tuple[int, int]) -> bytes | OSError:
+    def make(arguments: tuple[Value, ...]) -> Value | OSError:
         try:
-            return os.pread(fd, *place)
+            return CALLS[call](*arguments)
         except OSError as error:
             return error
 
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(read, places))
+        return list(pool.map(make, places))
 
 
 def _lock(fd: int) -> None:
@@ -244,7 +264,7 @@ CALLS: dict[str, Callable[..., Value]] = {
     "pread": os.pread,
     "read_all": _read_all,
     "read_file": _read_file,
-    "pread_many": _pread_many,
+    "each": _each,
     "lock": _lock,
     "size": _size,
     "inode": _inode,
