@@ -95,11 +95,11 @@ def test_every_change_is_refused(place: Scene, change: str) -> None:
 
 def test_extended_attributes_cost_no_request_and_are_not_copied(place: Scene, tmp_path) -> None:
     etag = place.client.head_object(Bucket=place.bucket, Key="f")["ETag"].strip('"')
-    place.mount.run("stat", "f")
+    place.mount.run("stat", "f", "pkg")
     place.proxy.log.clear()
     code = (
-        "import os\nprint(os.getxattr('f', 'user.s3mount.etag').decode(), os.getxattr('f', 'user.s3mount.key').decode(),"
-        " os.getxattr('pkg', 'user.s3mount.key').decode(), os.listxattr('f'))\n"
+        "import os\nfor name in ('etag', 'key'): print(os.getxattr('f', f'user.s3mount.{name}').decode(), end=' ')\n"
+        "print(os.getxattr('pkg', 'user.s3mount.key').decode(), os.listxattr('f'))\n"
         "for name in ('user.none', 'security.capability'):\n"
         "    try: os.getxattr('f', name)\n    except OSError as error: print(error.errno)"
     )
