@@ -75,7 +75,7 @@ def test_storm_of_refusals_is_waited_for(place: Scene, user: FileUser, released:
 
 def test_throttled_readers_all_succeed_with_few_requests_too_many(place: Scene, user: FileUser) -> None:
     folder = place.folder()
-    keys = [f"{folder}{index}" for index in range(60)]
+    keys = [f"{folder}{index}" for index in range(40)]
     for key in keys:
         place.put(key, 10 * KIB)
     user.listdir(folder)

@@ -216,6 +216,15 @@ def _size(file: int | str) -> int:
     return (os.fstat(file) if isinstance(file, int) else Path(file).stat()).st_size
 
 
+def _read_at(path: str, size: int, offset: int) -> bytes:
+    """Open, read at a place, close."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return os.pread(fd, size, offset)
+    finally:
+        os.close(fd)
+
+
 def _each(call: str, places: list[tuple[Value, ...]], threads: int) -> list[Value | OSError]:
     """Make a call with each of many arguments, by several threads at once; results and errors in their order."""
 
@@ -248,6 +257,11 @@ def _map_read(number: int, start: int, stop: int) -> bytes:
     return _maps[number][start:stop]
 
 
+def _size_below(directory: int, name: str) -> int:
+    """Size of a file in an open directory, whose own name is not asked for."""
+    return os.stat(name, dir_fd=directory).st_size
+
+
 def _inode(path: str) -> int:
     return Path(path).stat().st_ino
 
@@ -264,9 +278,11 @@ CALLS: dict[str, Callable[..., Value]] = {
     "pread": os.pread,
     "read_all": _read_all,
     "read_file": _read_file,
+    "read_at": _read_at,
     "each": _each,
     "lock": _lock,
     "size": _size,
+    "size_below": _size_below,
     "inode": _inode,
     "listdir": os.listdir,
     "drop_pages": _drop_pages,
