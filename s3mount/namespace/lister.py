@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 Adopt = Callable[[DirectoryInode, ListedEntry, float], Inode]
 """Installs an entry of a directory as of a time and returns its inode."""
 
-Complete = Callable[[DirectoryInode, float], None]
-"""Called after a complete pass that was begun at that time: names not seen since are absent."""
+Complete = Callable[[DirectoryInode, float, list[Inode]], None]
+"""Called after a complete pass that was begun at that time and has shown these entries: other names are absent."""
 
 UNASKED_PAGES = 3
 """Pages a pass nobody waits for may cost: 3,000 names cover nearly all directories."""
@@ -133,7 +133,7 @@ class Lister:
             if token is None:
                 self._install(listing, assembler.finish(), asked_at)
                 listing.is_complete = True
-                self._complete(directory, listing.started_at)
+                self._complete(directory, listing.started_at, listing.entries)
                 self._report_shadowed(assembler.shadowed)
                 return
             listing.advance()

@@ -9,7 +9,7 @@ name was looked up does not undo that lookup.
 Pure: every method is handed the time, in seconds of the mount's clock.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from cachetools import TTLCache
 
@@ -135,7 +135,6 @@ class NameCache:
                 child.etag = summary.etag
                 child.refresh(summary, asked_at)
                 return child
-        self.forget_name(parent, name)
         inode = FileInode(
             number=self.inodes.new_number(), parent=parent, name=name, checked_at=asked_at, summary=summary
         )
@@ -150,7 +149,6 @@ class NameCache:
         if isinstance(child, DirectoryInode):
             child.checked_at = asked_at
             return child
-        self.forget_name(parent, name)
         decoded = decode_name(name)
         assert decoded is not None
         is_part = name.startswith(PART)
@@ -166,13 +164,14 @@ class NameCache:
         self._attach(parent, inode)
         return inode
 
-    def complete_listing(self, directory: DirectoryInode, started_at: float) -> None:
-        """Names not seen since *started_at* are gone: a listing begun then is complete."""
+    def complete_listing(self, directory: DirectoryInode, started_at: float, entries: Sequence[Inode]) -> None:
+        """Names not seen since *started_at* are gone: a listing begun then is complete, and has shown *entries*."""
         directory.listed_at = started_at
         directory.misses = 0
         for child in list(directory.children.values()):
             if child.checked_at < started_at and is_always_listed(child.name):
                 self.forget_name(directory, child.name)
+        _put_in_order(directory, entries)
         self._expiring.setdefault(directory, started_at + self._options.ttl_seconds)
 
     def note_absent(self, parent: DirectoryInode, name: str) -> None:
@@ -231,6 +230,10 @@ class NameCache:
                     pending.append(child)
 
     def _attach(self, parent: DirectoryInode, inode: Inode) -> None:
+        """Give *inode* its name, in the place of what had it."""
+        replaced = parent.children.get(inode.name)
+        if replaced is not None:
+            replaced.parent = None
         parent.children[inode.name] = inode
         self._absent.pop((parent.number, inode.name), None)
 
@@ -242,6 +245,19 @@ class NameCache:
         inode.parent.listed_at = NEVER
         self.released += 1
         self.forget_name(inode.parent, inode.name)
+
+
+def _put_in_order(directory: DirectoryInode, entries: Sequence[Inode]) -> None:
+    """Have the children in the order of *entries*; those that are never listed come last.
+
+    They mostly are: only names that were looked up before the directory was listed have other places.
+    """
+    children = directory.children
+    if all(entry.name == name for entry, name in zip(entries, children, strict=False)):
+        return
+    directory.children = {entry.name: children[entry.name] for entry in entries if entry.name in children}
+    for name, child in children.items():
+        directory.children.setdefault(name, child)
 
 
 def is_always_listed(name: str) -> bool:

@@ -277,6 +277,25 @@ def test_throttled_lookups_never_say_that_a_file_is_absent(seaweed: S3Server) ->
         assert user.size("data/x") == 1000
 
 
+def test_what_a_probe_has_shown_is_not_taken_for_the_whole_directory(place: Scene, user: FileUser) -> None:
+    folder = place.folder()
+    names = [f"f{index:03}" for index in range(11)]
+    for name in names:
+        place.put(folder + name, 10)
+
+    user.size(folder.rstrip("/"))
+    user.size(folder + "f003")
+    with pytest.raises(FileNotFoundError):
+        user.size(folder + "f0")
+    listed = user.listdir(folder)
+    with pytest.raises(FileNotFoundError):
+        user.size(folder + "f0035")
+
+    assert listed == names
+    assert user.size(folder + "f007") == 10
+    assert user.listdir(folder) == names
+
+
 # ETags in other forms
 
 

@@ -6,6 +6,8 @@ import os
 import random
 import re
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
@@ -197,6 +199,21 @@ def test_passing_faults_are_not_noticed(patient: Scene) -> None:
         assert isinstance(content, bytes), (name, content)
         assert content == WHOLE_BODY, name
     assert {name: rule.fired for name, rule in rules.items()} == dict.fromkeys(rules, 2)
+
+
+def test_clock_is_set_after_the_servers(seaweed: S3Server) -> None:
+    with scene(seaweed) as place, place.user() as user:
+        place.put("data", SIZE)
+        fd = user.open("data")
+        ahead = format_datetime(datetime.now(UTC) + timedelta(minutes=10), usegmt=True)
+        place.proxy.add(Rule(s3_error(403, "RequestTimeTooSkewed", headers={"Date": ahead}), kind=Kind.GET, times=1))
+
+        content = user.pread(fd, 100, PLACE)
+
+        check_coded(content, "data", PLACE, PLACE + 100)
+        signed = [exchange.request.header("x-amz-date") or "" for exchange in place.gets("data")]
+        before, after = (datetime.strptime(text, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC) for text in signed)
+        assert after - before > timedelta(minutes=9)
 
 
 def test_connections_cut_anywhere_shift_no_byte(patient: Scene) -> None:

@@ -5,6 +5,7 @@ import os
 import random
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -296,3 +297,32 @@ def test_object_archived_after_its_listing_fails_at_once(moto: S3Server) -> None
 
         assert len(place.gets()) == 1
         assert "'x' is archived" in place.mount.log()
+
+
+def test_restored_object_is_read(moto: S3Server) -> None:
+    with scene(moto) as place, place.user() as user:
+        place.client.put_object(Bucket=place.bucket, Key="cold", Body=b"x" * 5000, StorageClass="GLACIER")
+        place.client.restore_object(Bucket=place.bucket, Key="cold", RestoreRequest={"Days": 1})
+        user.listdir()
+
+        content = user.read_file("cold")
+
+        assert content == b"x" * 5000
+
+
+def test_tree_with_an_archived_object_is_copied_but_for_that(moto: S3Server, tmp_path: Path) -> None:
+    with scene(moto, allow_warnings=True) as place:
+        for key in ("d/a", "d/b", "d/c"):
+            place.client.put_object(
+                Bucket=place.bucket,
+                Key=key,
+                Body=key.encode() * 1000,
+                StorageClass="GLACIER" if key == "d/b" else "STANDARD",
+            )
+
+        done = place.mount.run("cp", "-r", "d", str(tmp_path))
+
+        assert done.returncode != 0
+        assert [line for line in done.stderr.splitlines() if "d/b" not in line] == []
+        assert (tmp_path / "d/a").read_bytes() == b"d/a" * 1000
+        assert (tmp_path / "d/c").read_bytes() == b"d/c" * 1000

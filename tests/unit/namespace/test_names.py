@@ -36,9 +36,8 @@ def names(clock):
 
 def list_names(names, *keys, at, etag="1"):
     root = names.inodes.root
-    for key in keys:
-        names.adopt(root, ListedEntry(key, summary(f"p/{key}", etag=etag)), at)
-    names.complete_listing(root, at)
+    entries = [names.adopt(root, ListedEntry(key, summary(f"p/{key}", etag=etag)), at) for key in keys]
+    names.complete_listing(root, at, entries)
 
 
 def test_a_listed_name_is_known_until_its_ttl_is_over(names):
@@ -93,12 +92,34 @@ def test_a_replaced_object_is_a_new_inode_and_the_old_one_is_detached(names):
         names.key_of(before)
 
 
+def test_names_are_in_the_order_of_the_listing_whatever_was_looked_up_before(names):
+    root = names.inodes.root
+    for key in ("@s3mount-file:h", "c", "b"):
+        names.adopt_file(root, key, summary(f"p/{key}"), 999.0, is_listed=False)
+
+    list_names(names, "a", "b", "c", at=1000.0)
+
+    assert list(root.children) == ["a", "b", "c", "@s3mount-file:h"]
+
+
+def test_a_new_version_takes_the_place_of_the_old_one(names):
+    list_names(names, "a", "b", "c", at=1000.0)
+    root = names.inodes.root
+    old = root.children["b"]
+
+    names.adopt_file(root, "b", summary("p/b", etag="2"), 1001.0, is_listed=True)
+
+    assert list(root.children) == ["a", "b", "c"]
+    assert root.children["b"] is not old
+    assert old.parent is None
+
+
 def test_an_older_listing_does_not_undo_a_newer_answer(names):
     root = names.inodes.root
     newer = names.adopt_file(root, "a", summary("p/a", etag="2"), 1001.0, is_listed=False)
 
-    names.adopt(root, ListedEntry("a", summary("p/a", etag="1")), 1000.0)
-    names.complete_listing(root, 1000.0)
+    entry = names.adopt(root, ListedEntry("a", summary("p/a", etag="1")), 1000.0)
+    names.complete_listing(root, 1000.0, [entry])
 
     assert root.children["a"] is newer
     assert newer.etag == "2"
