@@ -42,7 +42,7 @@ class StoreOptions:
     connections: int = 32
     """Most connections for data reads at a time."""
     request_deadline_seconds: float = 60.0
-    """A request that has made no progress for so long, retries included, is an error; bytes that arrive are progress."""
+    """A request without progress for so long, retries included, is an error; bytes that arrive are progress."""
     connect_timeout_seconds: float = 5.0
     stall_timeout_seconds: float = 10.0
     """Longest wait for the first or the next byte of an answer, before it is asked for anew."""

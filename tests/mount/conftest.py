@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from types_boto3_s3 import S3Client
 
+from tests.support.file_user import FileUser
 from tests.support.proxy import FaultProxy
+from tests.support.scene import Scene
 from tests.support.servers import S3Server
 
 
@@ -36,3 +38,19 @@ def proxy(seaweed: S3Server) -> Iterator[FaultProxy]:
     """A proxy before the real server, which counts and disturbs requests."""
     with FaultProxy(seaweed.endpoint_url) as running:
         yield running
+
+
+@pytest.fixture
+def place(shared: Scene) -> Iterator[Scene]:
+    """The scene that a module's tests share, as new, without faults and counted from here."""
+    shared.reset()
+    yield shared
+    shared.reset()
+    shared.wait_until_closed()
+
+
+@pytest.fixture
+def user(place: Scene) -> Iterator[FileUser]:
+    """A process that works in the mounted directory."""
+    with place.user() as process:
+        yield process

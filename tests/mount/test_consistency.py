@@ -30,20 +30,6 @@ def shared(seaweed: S3Server) -> Iterator[Scene]:
 
 
 @pytest.fixture
-def place(shared: Scene) -> Iterator[Scene]:
-    shared.reset()
-    yield shared
-    shared.reset()
-    shared.wait_until_closed()
-
-
-@pytest.fixture
-def user(place: Scene) -> Iterator[FileUser]:
-    with place.user() as process:
-        yield process
-
-
-@pytest.fixture
 def doubting(seaweed: S3Server) -> Iterator[Scene]:
     """Every name is asked for anew."""
     with scene(seaweed, "--ttl", "0") as built:

@@ -27,20 +27,6 @@ def shared(seaweed: S3Server) -> Iterator[Scene]:
         yield built
 
 
-@pytest.fixture
-def place(shared: Scene) -> Iterator[Scene]:
-    shared.reset()
-    yield shared
-    shared.reset()
-    shared.wait_until_closed()
-
-
-@pytest.fixture
-def user(place: Scene) -> Iterator[FileUser]:
-    with place.user() as process:
-        yield process
-
-
 def replacing(pattern: bytes, replacement: bytes) -> Action:
     def rewrite(body: bytes) -> bytes:
         return re.sub(pattern, lambda _: replacement, body)

@@ -25,20 +25,6 @@ def shared(seaweed: S3Server) -> Iterator[Scene]:
         yield built
 
 
-@pytest.fixture
-def place(shared: Scene) -> Iterator[Scene]:
-    shared.reset()
-    yield shared
-    shared.reset()
-    shared.wait_until_closed()
-
-
-@pytest.fixture
-def user(place: Scene) -> Iterator[FileUser]:
-    with place.user() as process:
-        yield process
-
-
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_mapping_shows_the_whole_file(place: Scene, user: FileUser, *, is_shared: bool) -> None:
     key = place.folder() + "data"

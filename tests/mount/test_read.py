@@ -31,20 +31,6 @@ def shared(seaweed: S3Server) -> Iterator[Scene]:
         yield built
 
 
-@pytest.fixture
-def place(shared: Scene) -> Iterator[Scene]:
-    shared.reset()
-    yield shared
-    shared.reset()
-    shared.wait_until_closed()
-
-
-@pytest.fixture
-def user(place: Scene) -> Iterator[FileUser]:
-    with place.user() as process:
-        yield process
-
-
 def open_uncached(user: FileUser, path: str) -> int:
     """Open a file, and have all its bytes come from the daemon."""
     fd = user.open(path)
