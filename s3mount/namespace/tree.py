@@ -238,6 +238,10 @@ class Tree:
         child = parent.children.get(name)
         asked_at = trio.current_time()
         if isinstance(child, FileInode):
+            if not self._options.ttl_seconds:
+                # HEAD does not see a directory that has taken the file's name. With a TTL the next listing does; here
+                # the directory is never listed for a lookup, and would stay out of reach.
+                return None
             try:
                 summary = await self._store.head(self.names.key_of(child))
             except (NoSuchEntryError, AccessDeniedError):

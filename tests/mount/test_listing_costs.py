@@ -127,7 +127,7 @@ def test_without_a_ttl_changes_are_seen_at_once_for_a_request_per_lookup(seaweed
         assert place.mount.run_python(look).stdout == "True\n"
         place.proxy.log.clear()
         assert place.mount.run_python("print(len(open('new', 'rb').read()))").stdout == "1\n"
-        assert {kind: count for kind, count in counts(place).items() if kind != "get"} == {"head": 1}
+        assert {kind: count for kind, count in counts(place).items() if kind != "get"} == {"list": 1}
         place.delete("new")
         assert place.mount.run_python(look).stdout == "False\n"
 

@@ -145,8 +145,10 @@ def test_malformed_heads_fail_their_own_calls_only(place: Scene, user: FileUser)
     for key in keys:
         place.put(key, SIZE)
     steady = user.open("steady/x")
-    # What is known of a file that is open is confirmed by HEAD.
     opened = [user.open(key) for key in keys]
+    # Without the right to list, files are confirmed by HEAD.
+    denied = s3_error(403, "AccessDenied")
+    place.proxy.add(Rule(denied, kind=Kind.LIST, where=lambda request: request.query.get("prefix", "").endswith("/x")))
     rules = {name: place.proxy.add(Rule(MALFORMED_HEADS[name], kind=Kind.HEAD, key=key)) for key, name in keys.items()}
 
     contents = user.read_files(list(keys), threads=len(keys))

@@ -9,6 +9,7 @@ from s3mount.errors import (
     StoreUnavailableError,
 )
 from s3mount.metrics import Metrics, RequestKind
+from s3mount.namespace.inodes import DirectoryInode, FileInode
 from s3mount.namespace.tree import OPEN_GRACE_SECONDS, Tree
 from s3mount.options import NamespaceOptions
 from s3mount.store.memory import MemoryStore
@@ -388,7 +389,17 @@ class TestWithoutTtl:
         for _ in range(5):
             await tree.lookup(root_of(tree), "foo")
 
-        assert requests(store) == ["list", *["head"] * 4]
+        assert requests(store) == ["list"] * 5
+
+    async def test_a_directory_that_takes_a_files_name_is_seen_at_once(self, autojump_clock, store, tree):
+        store.put("foo")
+        await tree.lookup(root_of(tree), "foo")
+        store.put("foo/x")
+
+        assert isinstance(await tree.lookup(root_of(tree), "foo"), DirectoryInode)
+
+        store.delete("foo/x")
+        assert isinstance(await tree.lookup(root_of(tree), "foo"), FileInode)
 
     async def test_an_open_right_after_the_lookup_does_not_ask_again(self, autojump_clock, store, tree):
         store.put("foo")
