@@ -46,14 +46,6 @@ def shared_patient(seaweed: S3Server) -> Iterator[Scene]:
 
 
 @pytest.fixture
-def place(shared: Scene) -> Iterator[Scene]:
-    shared.reset()
-    yield shared
-    shared.reset()
-    shared.wait_until_closed()
-
-
-@pytest.fixture
 def patient(shared_patient: Scene) -> Iterator[Scene]:
     """A mount that gives up after a minute."""
     shared_patient.reset()
