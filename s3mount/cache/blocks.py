@@ -269,7 +269,13 @@ class BlockCache:
         into = fetched.buffer.memory[: span.size]
         try:
             with fetched.scope:
-                await self._store.get_range(blocks.object_id, span, object_size=blocks.size, into=into)
+                await self._store.get_range(
+                    blocks.object_id,
+                    span,
+                    object_size=blocks.size,
+                    into=into,
+                    is_urgent=lambda: fetched.is_pinned,
+                )
                 fetched.is_present = True
         except FileError as error:
             fetched.error = error

@@ -21,7 +21,7 @@ from s3mount.ranges import KIB, ByteRange
 from s3mount.store.attempts import Attempts
 from s3mount.store.control import ControlAnswer, ControlClient, ControlRequest
 from s3mount.store.fetch import FetchEngine
-from s3mount.store.interface import MAX_KEYS_PER_PAGE, ListPage, ObjectSummary
+from s3mount.store.interface import MAX_KEYS_PER_PAGE, UNMEASURED_LINK, Link, ListPage, ObjectSummary
 from s3mount.store.lister import Lister
 from s3mount.store.pages import ARCHIVED_CLASSES, parse_size
 from s3mount.store.requests import RequestWriter
@@ -77,7 +77,20 @@ class S3Store:
         """See `ObjectStore.list_page`."""
         return await self._run(lambda _: self._try_list(prefix, delimiter=delimiter, token=token, max_keys=max_keys))
 
-    async def get_range(self, object_id: ObjectId, span: ByteRange, *, object_size: int, into: memoryview) -> None:
+    @property
+    def link(self) -> Link:
+        """See `ObjectStore.link`."""
+        return UNMEASURED_LINK
+
+    async def get_range(
+        self,
+        object_id: ObjectId,
+        span: ByteRange,
+        *,
+        object_size: int,
+        into: memoryview,
+        is_urgent: Callable[[], bool] = lambda: True,
+    ) -> None:
         """See `ObjectStore.get_range`."""
         assert into.nbytes == span.size > 0
         fetch = _RangeFetch(self._workings, object_id, span, object_size, into, has_if_match=self._has_if_match)

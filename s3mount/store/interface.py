@@ -1,5 +1,6 @@
 """What s3mount asks of an object store: the port that `S3Store` and `MemoryStore` implement. Pure."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,6 +46,25 @@ class ListPage:
     """Continues the listing; absent on the last page."""
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What a range GET costs, as measured so far."""
+
+    round_trip_seconds: float
+    """From sending the request to the first byte of the answer, typically."""
+    bytes_per_second: float
+    """Of one connection, once bytes come."""
+
+    @property
+    def round_trip_bytes(self) -> float:
+        """What one connection brings in the time of a round trip."""
+        return self.round_trip_seconds * self.bytes_per_second
+
+
+UNMEASURED_LINK = Link(round_trip_seconds=0.03, bytes_per_second=90e6)
+"""Assumed until something was measured: Amazon S3 from a host in the same region."""
+
+
 class ObjectStore(Protocol):
     """One bucket. May be used from any trio task; every call returns or raises within the request deadline."""
 
@@ -81,7 +101,20 @@ class ObjectStore(Protocol):
         """
         ...
 
-    async def get_range(self, object_id: ObjectId, span: ByteRange, *, object_size: int, into: memoryview) -> None:
+    @property
+    def link(self) -> Link:
+        """What a range GET costs at present."""
+        ...
+
+    async def get_range(
+        self,
+        object_id: ObjectId,
+        span: ByteRange,
+        *,
+        object_size: int,
+        into: memoryview,
+        is_urgent: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Fill *into* with the bytes *span* of this very version of the object.
 
         One GET, unless a part of it has to be asked for again. A cancelled call no longer touches *into* once it has
@@ -92,6 +125,8 @@ class ObjectStore(Protocol):
             span: Range to read, not empty, inside the object.
             object_size: Size of that version; a *span* of all of it is asked for without a ``Range`` header.
             into: Writable buffer of exactly ``span.size`` bytes.
+            is_urgent: Whether somebody waits for the bytes; asked, on the trio thread, when a connection becomes free:
+                such requests go first.
 
         Raises:
             StaleObjectError: The object has another ETag or size now, or is gone.

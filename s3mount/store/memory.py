@@ -6,6 +6,7 @@ Faults are injected here, not patched in: `inject` makes the next matching calls
 import bisect
 import dataclasses
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import trio
@@ -14,13 +15,16 @@ from s3mount.errors import ArchivedObjectError, FileError, NoSuchEntryError, Sta
 from s3mount.ids import ETag, ObjectId
 from s3mount.metrics import RequestKind
 from s3mount.ranges import ByteRange
-from s3mount.store.interface import MAX_KEYS_PER_PAGE, ListPage, ObjectSummary
+from s3mount.store.interface import MAX_KEYS_PER_PAGE, Link, ListPage, ObjectSummary
 from s3mount.store.pages import ARCHIVED_CLASSES
 
 _FIRST_MTIME_NS = 1_700_000_000 * 10**9
 """Times are made up, so that tests see the same ones every day: each change comes one second after the one before."""
 
 _NS_PER_SECOND = 10**9
+
+_BYTES_PER_SECOND = 1e9
+"""Told as the rate of a connection."""
 
 _AFTER_KEY = "k"
 _AFTER_PREFIX = "p"
@@ -183,7 +187,20 @@ class MemoryStore:
                 last = _AFTER_KEY + key
         return ListPage(tuple(objects), tuple(prefixes), None)
 
-    async def get_range(self, object_id: ObjectId, span: ByteRange, *, object_size: int, into: memoryview) -> None:
+    @property
+    def link(self) -> Link:
+        """See `ObjectStore.link`."""
+        return Link(self.latency_seconds, _BYTES_PER_SECOND)
+
+    async def get_range(
+        self,
+        object_id: ObjectId,
+        span: ByteRange,
+        *,
+        object_size: int,
+        into: memoryview,
+        is_urgent: Callable[[], bool] = lambda: True,  # noqa: ARG002 - there are always connections
+    ) -> None:
         """See `ObjectStore.get_range`."""
         assert into.nbytes == span.size > 0
         await self._arrive(Call(RequestKind.GET, object_id.key, span))
