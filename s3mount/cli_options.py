@@ -304,7 +304,7 @@ PARAMETERS: Sequence[click.Parameter] = (
         ["--max-readahead"],
         group=_SPEED,
         type=SIZE,
-        default="64MiB",
+        default="256MiB",
         show_default=True,
         help="Most that is read ahead of one sequential reader.",
     ),

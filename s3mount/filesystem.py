@@ -27,7 +27,7 @@ from s3mount.namespace.inodes import DirectoryInode, FileInode, Inode
 from s3mount.namespace.tree import Tree
 from s3mount.options import NamespaceOptions, ReadOptions
 from s3mount.ranges import ByteRange
-from s3mount.reading.reader import Reader
+from s3mount.reading.reader import Readers
 
 log = logging.getLogger(__name__)
 
@@ -75,9 +75,8 @@ class FileSystem:
     ) -> None:
         self._tree = tree
         self._cache = cache
-        self._metrics = metrics
+        self._readers = Readers(cache, metrics, max_readahead=read_options.max_readahead_bytes)
         self._namespace_options = namespace_options
-        self._read_options = read_options
         self._handles = HandleTable()
         self._warned_archived: set[str] = set()
         metrics.watch(Gauge.OPEN_HANDLES, lambda: len(self._handles))
@@ -132,7 +131,7 @@ class FileSystem:
         if flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC):
             raise ReadOnlyError(inode.name)
         object_id = await self._tree.pin(inode)
-        reader = self._new_reader(object_id, inode.size)
+        reader = self._readers.open(object_id, inode.size)
         return self._handles.add(FileHandle(inode, reader, is_direct=bool(flags & os.O_DIRECT)))
 
     async def read(self, number: HandleId, offset: int, size: int) -> memoryview | bytes:
@@ -199,9 +198,6 @@ class FileSystem:
         ttl = self._namespace_options.ttl_seconds if is_root else self._tree.seconds_fresh(inode)
         return Entry(attributes_of(inode, self._namespace_options), ttl)
 
-    def _new_reader(self, object_id: ObjectId, size: int) -> Reader:
-        return Reader(self._cache, self._metrics, object_id, size, max_readahead=self._read_options.max_readahead_bytes)
-
     async def _read(self, handle: FileHandle, offset: int, size: int) -> memoryview | bytes:
         if handle.inode.is_archived:
             self._warn_archived(handle)
@@ -244,7 +240,7 @@ class FileSystem:
         if object_id == refused:
             raise StaleObjectError(refused.key)
         if handle.reader is reader:
-            handle.reader = self._new_reader(object_id, inode.size)
+            handle.reader = self._readers.open(object_id, inode.size)
             reader.close()
 
     async def _drop_stale(self, inode: FileInode) -> None:

@@ -73,8 +73,8 @@ class ReadOptions:
 
     memory_bytes: int = 512 * MIB
     """Budget for all buffers of object bytes."""
-    max_readahead_bytes: int = 64 * MIB
-    """Longest readahead window of one handle."""
+    max_readahead_bytes: int = 256 * MIB
+    """Longest readahead of one stream."""
 
 
 @dataclass(frozen=True, slots=True)

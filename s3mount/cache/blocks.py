@@ -1,24 +1,25 @@
 """Object bytes in memory: what is present, what is being fetched, and who waits for it.
 
 A *fetched range* is the unit: one GET fills one buffer, and everybody who wants bytes of it waits for the same GET.
-Ranges of one object never overlap. A range that was delivered to its end gives its buffer to the next one first, since
-the kernel's page cache has its bytes; apart from that the least recently used goes.
+Ranges of one object never overlap. What is fetched ahead for a stream belongs to its share (`shares`) until it was
+delivered; which of the other ranges goes first when memory is wanted, `eviction` says.
 
 Runs in trio. A range is removed only while nobody waits for it, and a waiter uses its bytes before the next await.
 """
 
 from bisect import bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from operator import attrgetter
 
 import trio
 
-from s3mount.cache.budget import Buffer, BufferPool
+from s3mount.cache.budget import Buffer, BufferPool, capacity_for
 from s3mount.cache.eviction import EvictionOrder
+from s3mount.cache.shares import Share, Shares
 from s3mount.errors import FileError
 from s3mount.ids import ObjectId
 from s3mount.ranges import ByteRange
-from s3mount.store.interface import ObjectStore
+from s3mount.store.interface import Link, ObjectStore
 
 
 class FetchedRange:
@@ -32,15 +33,20 @@ class FetchedRange:
         "error",
         "is_present",
         "scope",
+        "share",
         "start",
         "stop",
         "waiters",
     )
 
-    def __init__(self, blocks: "ObjectBlocks", span: ByteRange, buffer: Buffer) -> None:
+    def __init__(
+        self, blocks: "ObjectBlocks", span: ByteRange, buffer: Buffer, share: "Share[FetchedRange] | None" = None
+    ) -> None:
         self.blocks = blocks
         self.start, self.stop = span
         self.buffer = buffer
+        self.share = share
+        """Whose readahead it is, until it was delivered."""
         self.is_present = False
         self.error: FileError | None = None
         self.waiters = 0
@@ -61,8 +67,8 @@ class FetchedRange:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether somebody waits for it."""
-        return self.waiters > 0
+        """Whether it is being fetched, or somebody is about to use it."""
+        return self.waiters > 0 or not self.is_present
 
     def view(self, start: int, stop: int) -> memoryview:
         """The present bytes ``[start, stop)`` of the object; valid until the next await."""
@@ -148,7 +154,7 @@ class ObjectBlocks:
 class BlockCache:
     """The bytes of all objects of one mount that are in memory.
 
-    **Invariant:** a present range is in exactly one of the two orders of eviction; every buffer the pool handed out
+    **Invariant:** a present range is either in one share or in the order of eviction; every buffer the pool handed out
     belongs to one range.
     """
 
@@ -158,12 +164,17 @@ class BlockCache:
         self.pool = BufferPool(limit_bytes, self)
         self._objects: dict[ObjectId, ObjectBlocks] = {}
         self._order: EvictionOrder[FetchedRange] = EvictionOrder()
-        self.open_readers = 0
+        self._shares: Shares[FetchedRange] = Shares(self.pool.readahead_limit_bytes)
+
+    @property
+    def link(self) -> Link:
+        """What a request costs."""
+        return self._store.link
 
     @property
     def fair_share_bytes(self) -> int:
-        """Readahead that one of the open readers may have."""
-        return self.pool.readahead_limit_bytes // max(1, self.open_readers)
+        """Readahead that each stream may have in memory unread."""
+        return self._shares.fair_bytes
 
     def open(self, object_id: ObjectId, size: int) -> ObjectBlocks:
         """The blocks of one version, for a reader that will `close` them."""
@@ -171,16 +182,16 @@ class BlockCache:
         if blocks is None:
             blocks = self._objects[object_id] = ObjectBlocks(object_id, size)
         blocks.readers += 1
-        self.open_readers += 1
         return blocks
 
     def close(self, blocks: ObjectBlocks) -> None:
         """End a reader's use; what is being fetched for nobody is given up, what is present stays until evicted."""
         blocks.readers -= 1
-        self.open_readers -= 1
         if blocks.readers:
             return
         for fetched in blocks:
+            if fetched.share is not None:
+                self._end(fetched.share)
             if not fetched.is_present and not fetched.waiters:
                 fetched.scope.cancel()
         self._drop_if_unused(blocks)
@@ -210,42 +221,62 @@ class BlockCache:
                 self.pool.release(buffer)
         return fetched
 
-    def begin(self, blocks: ObjectBlocks, span: ByteRange) -> int:
-        """Begin to fetch what is missing of *span*, as far as there is memory to spare; returns how many bytes."""
-        begun = 0
+    def begin(self, blocks: ObjectBlocks, span: ByteRange, owner: Hashable = None) -> int:
+        """Begin to fetch what is missing of *span*, as far as there is memory to spare.
+
+        Args:
+            blocks: Of the object.
+            span: Inside the object.
+            owner: The stream it is fetched ahead for; None: it is wanted now.
+
+        Returns:
+            Where the first byte of *span* is that is neither present nor being fetched now; its end if there is none.
+        """
+        share = None if owner is None else self._shares.touch(owner, trio.current_time())
         for gap in blocks.gaps(span):
             start = gap.start
             while start < gap.stop:
                 piece = ByteRange(start, min(gap.stop, start + self.pool.max_buffer_bytes))
-                buffer = self.pool.acquire_nowait(piece.size)
+                buffer = self._buffer_ahead(piece.size, share)
                 if buffer is None:
-                    return begun
-                self._begin(blocks, piece, buffer)
-                begun += piece.size
+                    return start
+                self._begin(blocks, piece, buffer, share)
                 start = piece.stop
-        return begun
+        return span.stop
+
+    def note_stream(self, owner: Hashable) -> None:
+        """A stream reads: it counts when memory is divided."""
+        now = trio.current_time()
+        self._shares.touch(owner, now)
+        while (idle := self._shares.pop_idle(now)) is not None:
+            self._disown(idle.ranges)
 
     def note_use(self, fetched: FetchedRange) -> None:
         """Bytes of a present range were delivered: it may be given up now."""
-        self._order.note_use(fetched)
+        share = fetched.share
+        if share is None:
+            self._order.note_use(fetched)
+        else:
+            # What lies more than one range behind will not be read any more: the stream left it out.
+            passed = [member for member in share.ranges[: max(0, share.ranges.index(fetched) - 1)] if member.is_present]
+            if fetched.is_consumed:
+                passed.append(fetched)
+            for member in passed:
+                self._unshare(member)
+            self._disown(passed)
         self.pool.serve_demands()
 
-    @property
-    def consumed_bytes(self) -> int:
-        """Capacity of the ranges that were delivered to their end."""
-        return self._order.consumed_bytes
-
     def reclaim_alike(self, capacity: int) -> Buffer | None:
-        """Give up a consumed range with a buffer of that very capacity."""
+        """Give up a range that was delivered to its end, with a buffer of that very capacity."""
         return self._give_up(self._order.pop_alike(capacity))
 
-    def reclaim_consumed(self) -> Buffer | None:
-        """Give up a consumed range."""
-        return self._give_up(self._order.pop_consumed())
+    def reclaim_idle(self) -> Buffer | None:
+        """Give up a range that is not in a share."""
+        return self._give_up(self._order.pop_any())
 
     def reclaim_any(self) -> Buffer | None:
         """Give up the range that is least likely to be wanted."""
-        return self._give_up(self._order.pop_any())
+        return self.reclaim_idle() or self._give_up(self._unshare(self._shares.least_wanted()))
 
     def check_invariants(self) -> None:
         """Raise `AssertionError` if buffers leaked or ranges contradict each other."""
@@ -255,12 +286,31 @@ class BlockCache:
             blocks.check_invariants()
             for fetched in blocks:
                 held += fetched.buffer.capacity
-                assert (fetched in self._order) == fetched.is_present
+                assert (fetched in self._order) == (fetched.is_present and fetched.share is None)
+                assert fetched.share is None or fetched in fetched.share.ranges
+        self._shares.check_invariants()
         assert held == self.pool.held_bytes, f"{self.pool.held_bytes - held} bytes leaked"
 
-    def _begin(self, blocks: ObjectBlocks, span: ByteRange, buffer: Buffer) -> None:
-        fetched = FetchedRange(blocks, span, buffer)
+    def _buffer_ahead(self, size: int, share: Share[FetchedRange] | None) -> Buffer | None:
+        """A buffer that can be had without waiting, if *share* may have it."""
+        capacity = capacity_for(size)
+        if share is not None:
+            if not self._shares.has_room(share, capacity):
+                return None
+            while self._shares.is_full(capacity):
+                spared = self._unshare(self._shares.surplus())
+                if spared is None:
+                    return None
+                self._disown([spared])
+        return self.pool.acquire_nowait(size)
+
+    def _begin(
+        self, blocks: ObjectBlocks, span: ByteRange, buffer: Buffer, share: Share[FetchedRange] | None = None
+    ) -> None:
+        fetched = FetchedRange(blocks, span, buffer, share)
         blocks.add(fetched)
+        if share is not None:
+            self._shares.add(share, fetched)
         self._nursery.start_soon(self._fetch, fetched)
 
     async def _fetch(self, fetched: FetchedRange) -> None:
@@ -274,7 +324,7 @@ class BlockCache:
                     span,
                     object_size=blocks.size,
                     into=into,
-                    is_urgent=lambda: fetched.is_pinned,
+                    is_urgent=lambda: fetched.waiters > 0,
                 )
                 fetched.is_present = True
         except FileError as error:
@@ -283,12 +333,33 @@ class BlockCache:
             into.release()
             fetched.settle()
             if fetched.is_present:
-                self._order.add(fetched)
+                if fetched.share is None:
+                    self._order.add(fetched)
                 self.pool.serve_demands()
             else:
+                self._unshare(fetched)
                 blocks.remove(fetched)
                 self.pool.release(fetched.buffer)
                 self._drop_if_unused(blocks)
+
+    def _end(self, share: Share[FetchedRange]) -> None:
+        """Count a stream no longer."""
+        self._shares.end(share)
+        self._disown(share.ranges)
+
+    def _unshare(self, fetched: FetchedRange | None) -> FetchedRange | None:
+        """Take a range out of the share it is in, if any."""
+        if fetched is not None and fetched.share is not None:
+            self._shares.remove(fetched.share, fetched)
+            fetched.share = None
+        return fetched
+
+    def _disown(self, ranges: Iterable[FetchedRange]) -> None:
+        """Let ranges that are in no share any more be given up like any other."""
+        for fetched in ranges:
+            fetched.share = None
+            if fetched.is_present:
+                self._order.add(fetched)
 
     def _give_up(self, fetched: FetchedRange | None) -> Buffer | None:
         if fetched is None:

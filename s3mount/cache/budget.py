@@ -1,8 +1,8 @@
 """The global memory budget: pooled buffers for object bytes.
 
 Buffers are reused, since the page faults of fresh ones cost more than receiving the bytes. When the budget is spent,
-the block cache gives up blocks nobody waits for. A read that an application waits for (demand) always gets its buffer,
-in the order of asking; readahead takes only what is left above a reserve, and never waits.
+the block cache gives up ranges nobody waits for. A read that an application waits for (demand) always gets its buffer,
+in the order of asking; readahead takes only what is neither demanded nor fetched ahead for others, and never waits.
 
 There is no hold-and-wait: whoever waits for a buffer holds none that others could need, and a buffer being filled is
 released within the request deadline.
@@ -30,17 +30,12 @@ STEPS_PER_DOUBLING = 4
 class Reclaimer(Protocol):
     """Gives up ranges nobody waits for and hands out their buffers; None if there is no such range."""
 
-    @property
-    def consumed_bytes(self) -> int:
-        """Capacity of the ranges that were delivered to their end."""
-        ...
-
     def reclaim_alike(self, capacity: int) -> "Buffer | None":
-        """The buffer, of that very capacity, of a consumed range."""
+        """The buffer, of that very capacity, of a range that was delivered to its end."""
         ...
 
-    def reclaim_consumed(self) -> "Buffer | None":
-        """The buffer of a consumed range."""
+    def reclaim_idle(self) -> "Buffer | None":
+        """The buffer of a range that was not fetched ahead for a stream."""
         ...
 
     def reclaim_any(self) -> "Buffer | None":
@@ -93,7 +88,7 @@ class BufferPool:
 
     @property
     def readahead_limit_bytes(self) -> int:
-        """Bytes that readahead may fill together; the rest is for demand."""
+        """Bytes that unread readahead may fill together; the rest is for demand."""
         return self.limit_bytes - self.limit_bytes // 4
 
     async def acquire(self, size: int) -> Buffer:
@@ -114,12 +109,8 @@ class BufferPool:
         return demand.buffer
 
     def acquire_nowait(self, size: int) -> Buffer | None:
-        """A buffer for readahead, if there is one that neither a demand nor an unread range needs."""
-        capacity = capacity_for(size)
-        unread_bytes = self.held_bytes - self._reclaimer.consumed_bytes
-        if self._demands or unread_bytes + capacity > self.readahead_limit_bytes:
-            return None
-        return self._take(capacity, self._reclaimer.reclaim_consumed)
+        """A buffer for readahead, if there is one that neither a demand nor other readahead needs."""
+        return None if self._demands else self._take(capacity_for(size), self._reclaimer.reclaim_idle)
 
     def release(self, buffer: Buffer) -> None:
         """Take back a buffer."""

@@ -1,13 +1,12 @@
-"""Which range in memory goes first when its buffer is wanted.
+"""Which range in memory goes first when its buffer is wanted, of those that were not fetched ahead for a stream.
 
 Ranges that were delivered to their end go first: the kernel's page cache has their bytes. Among those, and among the
-others, the least recently used goes. A range that somebody waits for never goes.
+others, the least recently used goes. A pinned range never goes.
 
 Pure.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
 from typing import Generic, Protocol, TypeVar
 
 
@@ -26,7 +25,7 @@ class Evictable(Protocol):
 
     @property
     def is_pinned(self) -> bool:
-        """Whether somebody waits for it."""
+        """Whether it must stay for now."""
         ...
 
 
@@ -36,20 +35,20 @@ Range = TypeVar("Range", bound=Evictable)
 class EvictionOrder(Generic[Range]):
     """The present ranges of one cache, in the order in which they go.
 
-    **Invariant:** each range is in one place; `consumed_bytes` is the capacity of the consumed ones.
+    **Invariant:** each range is in one place.
     """
 
     def __init__(self) -> None:
         self._unconsumed: OrderedDict[Range, None] = OrderedDict()
         self._consumed: dict[int, OrderedDict[Range, None]] = {}
-        self.consumed_bytes = 0
 
     def __contains__(self, member: Range) -> bool:
         return member in self._unconsumed or member in self._consumed.get(member.capacity, ())
 
     def add(self, member: Range) -> None:
-        """Take in a range nothing was delivered from yet."""
+        """Take in a range, as the most recently used one."""
         self._unconsumed[member] = None
+        self.note_use(member)
 
     def note_use(self, member: Range) -> None:
         """Bytes of it were delivered just now."""
@@ -57,9 +56,7 @@ class EvictionOrder(Generic[Range]):
             self._unconsumed.move_to_end(member)
             return
         alike = self._consumed.setdefault(member.capacity, OrderedDict())
-        if member in self._unconsumed:
-            del self._unconsumed[member]
-            self.consumed_bytes += member.capacity
+        self._unconsumed.pop(member, None)
         alike[member] = None
         alike.move_to_end(member)
 
@@ -67,26 +64,17 @@ class EvictionOrder(Generic[Range]):
         """Remove and return the first consumed range with that very capacity."""
         return self._pop(self._consumed.get(capacity, OrderedDict()))
 
-    def pop_consumed(self) -> Range | None:
-        """Remove and return a consumed range."""
-        for alike in self._consumed.values():
-            member = self._pop(alike)
+    def pop_any(self) -> Range | None:
+        """Remove and return the range that is least likely to be wanted."""
+        for members in (*self._consumed.values(), self._unconsumed):
+            member = self._pop(members)
             if member is not None:
                 return member
         return None
 
-    def pop_any(self) -> Range | None:
-        """Remove and return the range that is least likely to be wanted."""
-        return self.pop_consumed() or self._pop(self._unconsumed)
-
-    def _pop(self, members: OrderedDict[Range, None]) -> Range | None:
-        member = _first_unpinned(members)
+    @staticmethod
+    def _pop(members: OrderedDict[Range, None]) -> Range | None:
+        member = next((member for member in members if not member.is_pinned), None)
         if member is not None:
-            if members is not self._unconsumed:
-                self.consumed_bytes -= member.capacity
             del members[member]
         return member
-
-
-def _first_unpinned(members: Iterable[Range]) -> Range | None:
-    return next((member for member in members if not member.is_pinned), None)

@@ -3,23 +3,49 @@
 Reads of one handle run concurrently. A failed one harms nobody else, and leaves the handle usable.
 """
 
-from s3mount.cache.blocks import BlockCache, ObjectBlocks
+from cachetools import LRUCache
+
+from s3mount.cache.blocks import BlockCache, FetchedRange, ObjectBlocks
 from s3mount.ids import ObjectId
 from s3mount.metrics import Metric, Metrics
 from s3mount.ranges import ByteRange
-from s3mount.reading.window import Window
+from s3mount.reading.tails import TailHabits
+from s3mount.reading.window import ReadPlan, Window
+
+MAX_WINDOWS = 1024
+"""Objects whose access pattern is known, open or not: programs that open a file for every read are streams too."""
+
+
+class Readers:
+    """Opens the readers of one mount. All readers of one version of an object share its window."""
+
+    def __init__(self, cache: BlockCache, metrics: Metrics, *, max_readahead: int) -> None:
+        self._cache = cache
+        self._metrics = metrics
+        self._max_readahead = max_readahead
+        self._windows: LRUCache[ObjectId, Window] = LRUCache(MAX_WINDOWS)
+        self._tails = TailHabits()
+
+    def open(self, object_id: ObjectId, size: int) -> "Reader":
+        """A reader of one version of one object of *size* bytes; must be closed."""
+        window = self._windows.get(object_id)
+        if window is None:
+            expects_tail = self._tails.expects_tail(object_id.key)
+            window = self._windows[object_id] = Window(size, self._max_readahead, expects_tail=expects_tail)
+        return Reader(self._cache, self._metrics, self._tails, window, self._cache.open(object_id, size))
 
 
 class Reader:
     """One handle on one version of one object. Must be closed."""
 
     def __init__(
-        self, cache: BlockCache, metrics: Metrics, object_id: ObjectId, size: int, *, max_readahead: int
+        self, cache: BlockCache, metrics: Metrics, tails: TailHabits, window: Window, blocks: ObjectBlocks
     ) -> None:
         self._cache = cache
         self._metrics = metrics
-        self._blocks: ObjectBlocks = cache.open(object_id, size)
-        self._window = Window(size, max_readahead)
+        self._tails = tails
+        self._window = window
+        self._blocks = blocks
 
     @property
     def object_id(self) -> ObjectId:
@@ -36,14 +62,11 @@ class Reader:
         span = ByteRange(offset, offset + size).clamp(self._blocks.size)
         if not span.size:
             return b""
-        plan = self._window.plan(span, budget=self._cache.fair_share_bytes)
-        is_hit = not self._blocks.gaps(span)
-        if not is_hit:
+        plan = self._plan(span)
+        if self._blocks.gaps(span):
             self._cache.begin(self._blocks, plan.demand)
-        if plan.ahead.size:
-            self._metrics.add(Metric.READAHEAD_BYTES, self._cache.begin(self._blocks, plan.ahead))
+        self._begin_ahead(plan)
         content = await self._collect(span, plan.demand)
-        self._metrics.add(Metric.MEMORY_HITS if is_hit else Metric.MEMORY_MISSES)
         self._metrics.add(Metric.SERVED_BYTES, span.size)
         return content
 
@@ -51,25 +74,56 @@ class Reader:
         """End the use of the handle; fetches that only it wanted are given up."""
         self._cache.close(self._blocks)
 
+    def _plan(self, span: ByteRange) -> ReadPlan:
+        window = self._window
+        was_open = window.is_tail_first is None
+        plan = window.plan(span, link=self._cache.link, budget=self._cache.fair_share_bytes)
+        if was_open and window.is_tail_first is not None:
+            self._tails.note(self.object_id.key, is_tail_first=window.is_tail_first)
+        return plan
+
+    def _begin_ahead(self, plan: ReadPlan) -> None:
+        """Begin what the plan wants beyond the read, as far as there is memory."""
+        if plan.stream is not None:
+            self._cache.note_stream(plan.stream)
+        for span in plan.ahead:
+            gaps = self._blocks.gaps(span)
+            begun_to = self._cache.begin(self._blocks, span, plan.stream)
+            self._metrics.add(Metric.READAHEAD_BYTES, sum(gap.clamp(begun_to).size for gap in gaps))
+            if begun_to < span.stop:
+                if plan.stream is not None:
+                    plan.stream.give_back(ByteRange(begun_to, span.stop))
+                return
+
     async def _collect(self, span: ByteRange, demand: ByteRange) -> memoryview | bytes:
         """The bytes of *span*: a view if one range has them all, otherwise put together as the ranges arrive.
 
         No range is held while another one is waited for: that could block the memory it needs.
         """
+        fetched = self._blocks.find(span.start)
+        if fetched is not None and fetched.is_present and fetched.stop >= span.stop:
+            self._metrics.add(Metric.MEMORY_HITS)
+            return self._deliver(fetched, span)
         parts = bytearray()
-        start = span.start
-        while True:
+        start, has_waited = span.start, False
+        while start < span.stop:
             fetched = await self._cache.demand(self._blocks, start, demand)
             if not fetched.is_present:
+                has_waited = True
                 await fetched.wait()
                 if not fetched.is_present:
                     continue
-            stop = min(span.stop, fetched.stop)
-            view = fetched.view(start, stop)
-            self._cache.note_use(fetched)
-            if stop - start == span.size:
+            piece = ByteRange(start, min(span.stop, fetched.stop))
+            view = self._deliver(fetched, piece)
+            if piece == span:
+                self._metrics.add(Metric.MEMORY_MISSES if has_waited else Metric.MEMORY_HITS)
                 return view
             parts += view
-            start = stop
-            if start == span.stop:
-                return bytes(parts)
+            start = piece.stop
+        self._metrics.add(Metric.MEMORY_MISSES if has_waited else Metric.MEMORY_HITS)
+        return bytes(parts)
+
+    def _deliver(self, fetched: FetchedRange, span: ByteRange) -> memoryview:
+        view = fetched.view(span.start, span.stop)
+        self._cache.note_use(fetched)
+        return view

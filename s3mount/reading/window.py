@@ -1,27 +1,46 @@
 """Decides which bytes a read fetches: what is asked for, and how much beyond it.
 
-A small object is fetched whole. In a larger one the first read and every read that does not continue another fetch just
-the blocks they touch; reads that do continue double the readahead window up to its limit. Readahead is asked for in
-ranges that grow with the window, so that a long sequential read costs one request per `RANGE_SIZE`.
+A small object is fetched whole. In a larger one a read that continues no other fetches just the blocks it touches;
+reads that do continue another are a stream (`streams`), which reads ahead. Streams belong to the object, not to a
+handle: processes share descriptors and mappings.
 
 Pure.
 """
 
+from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
-from s3mount.ranges import KIB, MIB, ByteRange
-
-BLOCK_SIZE = 128 * KIB
-"""Demand is rounded out to this. Smaller ones save no time: 128 KiB take 1.5 ms at 90 MB/s, a round trip 10-30 ms."""
+from s3mount.ranges import MIB, ByteRange
+from s3mount.reading.streams import BLOCK_SIZE, Reach, Run, Stream, Stride, request_size
+from s3mount.store.interface import Link
 
 RANGE_SIZE = 8 * MIB
-"""Largest range of one GET: beyond it the CPU per byte does not fall any more (0.36 CPU-s/GiB, loopback, 2 cores)."""
+"""Size of a request for readahead, and of the largest object that is fetched whole. Beyond it the CPU per byte does not
+fall any more (0.36 CPU-s/GiB, loopback, 2 cores); at 30 ms and 90 MB/s three quarters of its time bring bytes."""
 
-FIRST_WINDOW = 1 * MIB
-"""Readahead after the first two reads in sequence."""
+LONG_RUN_BYTES = 4 * RANGE_SIZE
+"""A run that read so much will go on: its requests become twice as large, to save half of them."""
 
-REORDER_TOLERANCE = 2 * MIB
-"""The kernel sends its own readahead out of order: a read this near to the expected place continues the sequence."""
+FULL_RATE = 1.2e9
+"""Bytes per second that one reader takes through FUSE at most. A window need not be longer than what brings that."""
+
+MIN_REQUESTS_AHEAD = 4
+
+MAX_STREAMS = 64
+"""Streams of one object that are told apart."""
+
+MAX_FRESH = 40
+"""Reads that continued nothing and may become streams."""
+
+RECENT_STARTS = 16
+"""Reads that continued nothing, among which strides are looked for."""
+
+EAGER, CAREFUL = 4.0, 0.5
+"""Growth of windows: at first, and once streams of the object have ended with much of their readahead unread."""
+
+TAIL_READS = 4
+"""Among so many first reads a read of the object's end makes it one of a tail-first format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,49 +49,135 @@ class ReadPlan:
 
     demand: ByteRange
     """What the application waits for; covers the read."""
-    ahead: ByteRange
-    """What will probably be wanted next; empty if nothing."""
+    ahead: tuple[ByteRange, ...] = ()
+    """What will probably be wanted next, one request each, the most urgent first."""
+    stream: Stream | None = None
+    """Whose readahead it is; None if the read continues nothing."""
 
 
 class Window:
-    """The access pattern of one handle.
+    """The access pattern of one version of one object, for all who read it.
 
-    **Invariant:** `_size` is 0 while reads look random; readahead never passes the end of the object.
+    **Invariant:** readahead stays inside the object; no byte is planned ahead twice by one stream.
     """
 
-    def __init__(self, object_size: int, max_readahead: int) -> None:
-        """Watch a handle on an object of *object_size* bytes; read at most *max_readahead* bytes ahead."""
-        self._object_size = object_size
+    def __init__(self, object_size: int, max_readahead: int, *, expects_tail: bool = False) -> None:
+        """Watch an object of *object_size* bytes.
+
+        Args:
+            object_size: In bytes.
+            max_readahead: Most bytes one stream may be ahead.
+            expects_tail: Whether objects of its kind are read at their end first: that is fetched with the first read.
+        """
+        self._size = object_size
         self._max_readahead = max_readahead
-        self._expected = 0
-        self._size = 0
-        self._asked_until = 0
+        self._expects_tail = expects_tail
+        self._streams: list[Stream] = []
+        """The most recently used first."""
+        self._fresh: list[Run] = []
+        """Those of a single read, the latest first."""
+        self._recent_starts: deque[int] = deque(maxlen=RECENT_STARTS)
+        self._turn = 0
+        self._is_careful = False
+        self.is_tail_first: bool | None = None
+        """Whether its end was read first; None while that is open."""
 
-    def plan(self, span: ByteRange, *, budget: int) -> ReadPlan:
-        """What to fetch for a read of *span* (inside the object) when readahead may take *budget* bytes."""
-        if self._object_size <= RANGE_SIZE:
-            return ReadPlan(ByteRange(0, self._object_size), ByteRange(span.stop, span.stop))
-        self._adapt(span)
-        demand = span.aligned(BLOCK_SIZE).clamp(self._object_size)
-        return ReadPlan(demand, self._ahead(demand.stop, min(self._size, budget)))
+    def plan(self, span: ByteRange, *, link: Link, budget: int) -> ReadPlan:
+        """What to fetch for a read of *span* (inside the object).
 
-    def _adapt(self, span: ByteRange) -> None:
-        is_sequential = abs(span.start - self._expected) <= min(REORDER_TOLERANCE, max(self._size, BLOCK_SIZE))
-        if not is_sequential:
-            self._size = 0
-            self._asked_until = 0
-            self._expected = span.stop
-        elif span.stop > self._expected:
-            self._size = min(max(2 * self._size, FIRST_WINDOW), self._max_readahead)
-            self._expected = span.stop
+        Args:
+            span: Not empty.
+            link: What requests cost.
+            budget: Bytes that the stream it belongs to may have in memory unread.
+        """
+        if self._size <= RANGE_SIZE:
+            return ReadPlan(ByteRange(0, self._size))
+        self._turn += 1
+        demand = span.aligned(BLOCK_SIZE).clamp(self._size)
+        tail = self._tail(span)
+        gap_bytes = int(link.round_trip_bytes)
+        stream = self._match(span, gap_bytes)
+        if stream is None:
+            self._begin(span)
+            return ReadPlan(demand, tail)
+        if isinstance(stream, Stride):
+            self._add_fresh(span)  # readers that began at equal distances look like one that strides
+        stream.note(span)
+        stream.turn = self._turn
+        if stream.read_bytes > LONG_RUN_BYTES:
+            self._is_careful = False
+        ahead = stream.ahead(self._reach(stream, link, budget))
+        return ReadPlan(demand, (*ahead, *tail), stream)
 
-    def _ahead(self, start: int, size: int) -> ByteRange:
-        """The next part of the window, once it is worth a request; it ends at a multiple of the request's size."""
-        request_size = min(RANGE_SIZE, max(size // 2, BLOCK_SIZE))
-        begin = max(start, self._asked_until)
-        stop = ByteRange(start, start + size).aligned(request_size).stop
-        stop = min(stop, self._object_size)
-        if not size or stop - begin < min(request_size, self._object_size - begin):
-            return ByteRange(start, start)
-        self._asked_until = stop
-        return ByteRange(begin, stop)
+    def _reach(self, stream: Stream, link: Link, budget: int) -> Reach:
+        limit = min(self._max_readahead, budget)
+        largest, window = RANGE_SIZE, _full_window(RANGE_SIZE, link)
+        if stream.read_bytes > LONG_RUN_BYTES and _full_window(2 * RANGE_SIZE, link) <= limit:
+            largest, window = 2 * RANGE_SIZE, _full_window(2 * RANGE_SIZE, link)
+        window = min(window, limit)
+        return Reach(
+            object_size=self._size,
+            window_bytes=window,
+            range_bytes=request_size(window // MIN_REQUESTS_AHEAD, largest),
+            growth=CAREFUL if self._is_careful else EAGER,
+        )
+
+    def _match(self, span: ByteRange, gap_bytes: int) -> Stream | None:
+        """The stream that *span* continues best; it becomes the most recently used one."""
+        best: Stream | None = None
+        best_distance = 0
+        for stream in (*self._streams, *self._fresh):
+            distance = stream.distance(span, gap_bytes)
+            if distance is not None and (best is None or distance < best_distance):
+                best, best_distance = stream, distance
+                if not distance:
+                    break
+        if best is not None and best not in self._streams[:1]:
+            members: list[Any] = self._streams if best in self._streams else self._fresh
+            members.remove(best)
+            self._streams.insert(0, best)
+            del self._streams[MAX_STREAMS:]
+        return best
+
+    def _begin(self, span: ByteRange) -> None:
+        """Take in a read that continues nothing."""
+        ended = self._turn - 2 * (len(self._streams) + 1)
+        if any(stream.turn < ended and stream.unread_bytes for stream in self._streams):
+            self._is_careful = True
+        step = self._step_to(span.start)
+        self._recent_starts.appendleft(span.start)
+        if step:
+            self._streams.insert(0, Stride(span, step, self._turn))
+            del self._streams[MAX_STREAMS:]
+        self._add_fresh(span)
+
+    def _add_fresh(self, span: ByteRange) -> None:
+        self._fresh.insert(0, Run(span, self._turn))
+        del self._fresh[MAX_FRESH:]
+
+    def _step_to(self, start: int) -> int:
+        """The distance that led to *start* twice in a row; 0 if there is none."""
+        known = set(self._recent_starts)
+        for latest in self._recent_starts:
+            step = start - latest
+            if abs(step) > BLOCK_SIZE and latest - step in known:
+                return step
+        return 0
+
+    def _tail(self, span: ByteRange) -> tuple[ByteRange, ...]:
+        """The object's end, if it is expected to be wanted soon."""
+        tail = ByteRange(self._size - BLOCK_SIZE // 2, self._size).aligned(BLOCK_SIZE).clamp(self._size)
+        if self.is_tail_first is None:
+            if self._turn > 1 and span.start >= tail.start:
+                self.is_tail_first = True
+            elif self._turn > TAIL_READS:
+                self.is_tail_first = False
+        if self._expects_tail and self._turn == 1 and span.start < tail.start:
+            return (tail,)
+        return ()
+
+
+def _full_window(request_bytes: int, link: Link) -> int:
+    """Bytes that must be on their way in requests of that size for a reader to get them at full rate."""
+    rate = request_bytes / (link.round_trip_seconds + request_bytes / link.bytes_per_second)
+    return int(max(MIN_REQUESTS_AHEAD, FULL_RATE / rate)) * request_bytes

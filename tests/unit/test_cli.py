@@ -77,7 +77,7 @@ class TestDefaults:
         assert (options.namespace.uid, options.namespace.gid) == (os.getuid(), os.getgid())
         assert (options.namespace.file_mode, options.namespace.dir_mode) == (0o644, 0o755)
         assert options.read.memory_bytes == 512 * MIB
-        assert options.read.max_readahead_bytes == 64 * MIB
+        assert options.read.max_readahead_bytes == 256 * MIB
         assert options.store.endpoint_url is None
         assert options.store.region is None
         assert not options.mount_point.allow_other

@@ -2,6 +2,7 @@ import pytest
 import trio
 
 from s3mount.cache.blocks import BlockCache
+from s3mount.cache.shares import IDLE_SECONDS
 from s3mount.errors import StoreUnavailableError
 from s3mount.metrics import RequestKind
 from s3mount.ranges import KIB, MIB, ByteRange
@@ -150,3 +151,95 @@ async def test_a_range_larger_than_a_buffer_is_cut(autojump_clock, store, cache,
     await trio.sleep(2)
 
     assert {span.size for span in gets(store)} == {cache.pool.max_buffer_bytes}
+
+
+class TestReadahead:
+    """The budget is 8 MiB: 6 MiB of it for what is read ahead."""
+
+    @pytest.fixture
+    def others(self, store, cache):
+        return [cache.open(store.put(f"other{index}", CONTENT), SIZE) for index in range(8)]
+
+    async def test_says_where_memory_ended(self, cache, blocks, others):
+        assert cache.begin(blocks, ByteRange(0, SIZE), "stream") == SIZE
+        assert cache.begin(others[0], ByteRange(0, SIZE), "stream") == 2 * MIB
+
+    async def test_leaves_a_quarter_for_demand(self, cache, others):
+        for index, blocks in enumerate(others):
+            cache.note_stream(index)
+            cache.begin(blocks, ByteRange(0, SIZE), index)
+
+        assert cache.pool.held_bytes <= 6 * MIB
+
+    async def test_is_fair_to_a_stream_that_comes_later(self, autojump_clock, cache, blocks, others):
+        cache.begin(blocks, ByteRange(0, SIZE), "first")
+        cache.begin(others[0], ByteRange(0, 2 * MIB), "first")
+        await trio.sleep(2)
+
+        assert cache.begin(others[1], ByteRange(0, SIZE), "second") == 3 * MIB
+        assert not blocks.gaps(ByteRange(0, 3 * MIB))
+
+    async def test_of_two_fair_streams_takes_nothing_of_each_other(self, autojump_clock, cache, blocks, others):
+        cache.note_stream("second")
+        cache.begin(blocks, ByteRange(0, 3 * MIB), "first")
+        cache.begin(others[0], ByteRange(0, 3 * MIB), "second")
+        await trio.sleep(2)
+
+        assert cache.begin(others[1], ByteRange(0, SIZE), "first") == 0
+        assert not blocks.gaps(ByteRange(0, 3 * MIB))
+        assert not others[0].gaps(ByteRange(0, 3 * MIB))
+
+    async def test_takes_the_memory_of_what_random_reads_left(self, autojump_clock, cache, blocks, others):
+        for other in others[:2]:
+            for start in range(0, SIZE, MIB):
+                await fetch(cache, other, start, start + MIB)
+
+        assert cache.begin(blocks, ByteRange(0, SIZE), "stream") == SIZE
+
+    async def test_takes_the_memory_of_a_stream_that_went_idle(self, autojump_clock, cache, blocks, others):
+        cache.begin(blocks, ByteRange(0, SIZE), "first")
+        await trio.sleep(IDLE_SECONDS + 1)
+
+        cache.note_stream("second")
+
+        assert cache.begin(others[0], ByteRange(0, SIZE), "second") == SIZE
+
+    async def test_takes_the_memory_of_a_stream_whose_file_was_closed(self, autojump_clock, cache, blocks, others):
+        cache.begin(blocks, ByteRange(0, SIZE), "first")
+        await trio.sleep(2)
+        cache.close(blocks)
+
+        assert cache.begin(others[0], ByteRange(0, SIZE), "second") == SIZE
+
+    async def test_that_was_delivered_makes_room_for_more(self, autojump_clock, cache, blocks, others):
+        cache.begin(blocks, ByteRange(0, SIZE), "stream")
+        cache.begin(others[0], ByteRange(0, 2 * MIB), "stream")
+        await trio.sleep(2)
+        fetched = blocks.find(0)
+
+        fetched.view(0, MIB)
+        cache.note_use(fetched)
+
+        assert cache.begin(others[0], ByteRange(2 * MIB, SIZE), "stream") == 3 * MIB
+
+    async def test_that_a_stream_left_out_makes_room_once_it_is_two_ranges_further(
+        self, autojump_clock, cache, blocks, others
+    ):
+        cache.begin(blocks, ByteRange(0, SIZE), "stream")
+        cache.begin(others[0], ByteRange(0, 2 * MIB), "stream")
+        await trio.sleep(2)
+        fetched = blocks.find(2 * MIB)
+
+        fetched.view(2 * MIB, 2 * MIB + 1)
+        cache.note_use(fetched)
+
+        assert cache.begin(others[0], ByteRange(2 * MIB, SIZE), "stream") == 3 * MIB
+
+    async def test_gives_way_to_demand(self, autojump_clock, cache, blocks, others):
+        cache.begin(blocks, ByteRange(0, SIZE), "stream")
+        await trio.sleep(2)
+
+        with trio.fail_after(20):
+            for start in range(0, SIZE, MIB):
+                await fetch(cache, others[0], start, start + MIB)
+                await fetch(cache, others[1], start, start + MIB)

@@ -60,21 +60,16 @@ def test_only_a_consumed_range_of_that_capacity_is_alike(order):
     assert order.pop_alike(20) is large
 
 
-def test_readahead_takes_no_range_that_was_not_read(order):
-    add(order)
+def test_a_range_that_comes_consumed_is_one(order):
+    consumed = add(order, is_consumed=True)
 
-    assert order.pop_consumed() is None
+    assert order.pop_alike(10) is consumed
+    assert consumed not in order
 
 
-def test_consumed_bytes_follow_the_consumed_ranges(order):
-    first, second = add(order, capacity=10), add(order, capacity=20)
+def test_a_consumed_range_that_is_used_again_goes_later(order):
+    first, second = add(order, is_consumed=True), add(order, is_consumed=True)
+    order.note_use(first)
 
-    consume(order, first)
-    consume(order, second)
-    consume(order, second)
-    assert order.consumed_bytes == 30
-
-    order.pop_alike(10)
-    assert order.consumed_bytes == 20
-    assert first not in order
-    assert second in order
+    assert order.pop_any() is second
+    assert first in order

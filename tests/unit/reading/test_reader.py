@@ -7,7 +7,7 @@ from s3mount.cache.blocks import BlockCache
 from s3mount.errors import StaleObjectError, StoreUnavailableError
 from s3mount.metrics import Metric, Metrics, RequestKind
 from s3mount.ranges import KIB, MIB
-from s3mount.reading.reader import Reader
+from s3mount.reading.reader import Readers
 from s3mount.reading.window import RANGE_SIZE
 from s3mount.store.memory import MemoryStore
 
@@ -42,14 +42,15 @@ async def cache(store, nursery, limit_bytes):
 
 @pytest.fixture
 def open_reader(cache, metrics):
-    readers = []
+    readers = Readers(cache, metrics, max_readahead=16 * MIB)
+    opened = []
 
     def open_it(object_id, size):
-        readers.append(Reader(cache, metrics, object_id, size, max_readahead=16 * MIB))
-        return readers[-1]
+        opened.append(readers.open(object_id, size))
+        return opened[-1]
 
     yield open_it
-    for reader in readers:
+    for reader in opened:
         reader.close()
 
 
@@ -119,7 +120,7 @@ async def test_an_empty_object_needs_no_request(autojump_clock, store, open_read
 async def test_a_failed_read_leaves_the_handle_usable(autojump_clock, store, open_reader):
     body = content()
     reader = open_reader(store.put("k", body), SIZE)
-    store.inject(RequestKind.GET, error=StoreUnavailableError("down"), times=2)
+    store.inject(RequestKind.GET, error=StoreUnavailableError("down"))
 
     with pytest.raises(StoreUnavailableError):
         await reader.read(0, 1000)
@@ -170,3 +171,47 @@ class TestWithLittleMemory:
 
         cache.check_invariants()
         assert cache.pool.allocated_bytes <= 4 * MIB
+
+
+async def test_a_file_opened_anew_for_every_read_is_read_as_a_stream(autojump_clock, store, open_reader):
+    body = content()
+    object_id = store.put("k", body)
+
+    for start in range(0, SIZE, 256 * KIB):
+        reader = open_reader(object_id, SIZE)
+        assert bytes(await reader.read(start, 256 * KIB)) == body[start : start + 256 * KIB]
+
+    assert len(gets(store)) < 20
+
+
+async def test_two_readers_of_one_object_share_what_each_fetched(autojump_clock, store, open_reader):
+    object_id = store.put("k", content())
+    first, second = open_reader(object_id, SIZE), open_reader(object_id, SIZE)
+
+    for start in range(0, SIZE, MIB):
+        await first.read(start, MIB)
+        await second.read(start, MIB)
+
+    assert sum(span.size for span in gets(store)) == SIZE
+
+
+async def test_the_second_zip_archive_has_its_directory_fetched_with_the_first_read(autojump_clock, store, open_reader):
+    for name in ("one.zip", "two.zip"):
+        reader = open_reader(store.put(name, content()), SIZE)
+        await reader.read(0, 4 * KIB)
+        before = len(gets(store))
+        await reader.read(SIZE - 4 * KIB, 4 * KIB)
+
+    assert len(gets(store)) == before
+
+
+async def test_reads_that_waited_count_as_misses(autojump_clock, store, open_reader, metrics):
+    reader = open_reader(store.put("k", content(1000)), 1000)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reader.read, 0, 10)
+        nursery.start_soon(reader.read, 10, 10)
+
+    await reader.read(20, 10)
+
+    assert metrics.counters[Metric.MEMORY_MISSES] == 2
+    assert metrics.counters[Metric.MEMORY_HITS] == 1
