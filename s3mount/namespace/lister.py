@@ -17,6 +17,7 @@ from s3mount.metrics import Metric, Metrics
 from s3mount.namespace.inodes import DirectoryInode, FileInode, Inode
 from s3mount.namespace.keys import is_hidden_file
 from s3mount.namespace.listing import ListedEntry, ListingAssembler
+from s3mount.namespace.paging import Paging
 from s3mount.store.interface import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -121,16 +122,15 @@ class Lister:
         directory = listing.directory
         key_prefix = directory.key_prefix
         assembler = ListingAssembler(key_prefix, directory.head)
-        token = None
+        paging = Paging(self._store, key_prefix)
         pages = 0
         # A lookup or a reader may come between two pages: ask again each time.
         while pages < UNASKED_PAGES or listing.waiting:
             asked_at = trio.current_time()
-            page = await self._store.list_page(key_prefix, token=token)
+            page = await paging.next_page()
             pages += 1
             self._install(listing, assembler.feed(page), asked_at)
-            token = page.next_token
-            if token is None:
+            if paging.is_over:
                 self._install(listing, assembler.finish(), asked_at)
                 listing.is_complete = True
                 self._complete(directory, listing.started_at, listing.entries)

@@ -66,8 +66,10 @@ class ListingAssembler:
         for keys in ([summary.key for summary in page.objects], page.prefixes):
             if keys:
                 self._is_ordered = self._is_ordered and all(map(str.__le__, keys, keys[1:]))
+        if not page.objects and not page.prefixes:
+            return
         last = max(page.objects[-1].key if page.objects else "", page.prefixes[-1] if page.prefixes else "")
-        first = min([summary.key for summary in page.objects[:1]] + list(page.prefixes[:1]), default=last)
+        first = min([summary.key for summary in page.objects[:1]] + list(page.prefixes[:1]))
         self._is_ordered = self._is_ordered and first >= self._position
         self._position = max(self._position, last)
 

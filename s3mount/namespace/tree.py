@@ -30,6 +30,7 @@ from s3mount.namespace.keys import MAX_NAME_BYTES, DecodedName, NameKind, decode
 from s3mount.namespace.lister import Lister, Listing
 from s3mount.namespace.listing import ListingAssembler
 from s3mount.namespace.names import NameCache, is_always_listed
+from s3mount.namespace.paging import Paging, has_names_below
 from s3mount.namespace.walk import SiblingWalk
 from s3mount.options import NamespaceOptions
 from s3mount.store.interface import MAX_KEY_BYTES, ObjectStore, ObjectSummary
@@ -247,10 +248,12 @@ class Tree:
             except (NoSuchEntryError, AccessDeniedError):
                 return None
             return self.names.adopt_file(parent, name, summary, asked_at, is_listed=False)
-        if isinstance(child, DirectoryInode) and not child.head:
-            page = await self._store.list_page(child.key_prefix, max_keys=1)
-            if page.objects or page.prefixes:
-                return self.names.adopt_directory(parent, name, asked_at)
+        if (
+            isinstance(child, DirectoryInode)
+            and not child.head
+            and await has_names_below(self._store, child.key_prefix)
+        ):
+            return self.names.adopt_directory(parent, name, asked_at)
         return None
 
     async def _probe(self, parent: DirectoryInode, name: str, decoded: DecodedName) -> Inode:
@@ -258,17 +261,16 @@ class Tree:
         key = parent.key_prefix + decoded.text
         assembler = ListingAssembler(parent.key_prefix, parent.head)
         asked_at = trio.current_time()
-        token = None
+        paging = Paging(self._store, key, max_keys=PROBE_KEYS)
         while True:
             try:
-                page = await self._store.list_page(key, token=token, max_keys=PROBE_KEYS)
+                page = await paging.next_page()
             except AccessDeniedError:
                 # Without the right to list, HEAD still tells of a file; absence it cannot tell.
                 summary = await self._head_or_denied(key)
                 return self.names.adopt_file(parent, name, summary, asked_at, is_listed=False)
-            token = page.next_token
             entries = assembler.feed(page)
-            if token is None:
+            if paging.is_over:
                 entries += assembler.finish()
             for entry in entries:
                 if entry.name == name:
@@ -276,7 +278,7 @@ class Tree:
             if decoded.kind is NameKind.SHADOWED_FILE and key in assembler.shadowed:
                 summary = await self._store.head(key)
                 return self.names.adopt_file(parent, name, summary, asked_at, is_listed=False)
-            if token is None:
+            if paging.is_over:
                 if assembler.marker is not None and not decoded.text:
                     return self.names.adopt_file(parent, name, assembler.marker, asked_at, is_listed=True)
                 raise NoSuchEntryError(name)
@@ -286,8 +288,7 @@ class Tree:
     async def _probe_apart(self, parent: DirectoryInode, name: str, key: str) -> Inode:
         """Ask for the directory and the file of that name by a request each."""
         asked_at = trio.current_time()
-        page = await self._store.list_page(key + "/", max_keys=1)
-        if page.objects or page.prefixes:
+        if await has_names_below(self._store, key + "/"):
             return self.names.adopt_directory(parent, name, asked_at)
         summary = await self._store.head(key)
         return self.names.adopt_file(parent, name, summary, asked_at, is_listed=False)
