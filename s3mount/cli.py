@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import click
 from click.core import ParameterSource
@@ -28,6 +29,8 @@ Examples:
   s3mount mount s3://training-data /mnt/data --config /etc/s3mount.toml
 """
 
+HINT_SECONDS = 60.0
+
 _context = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -41,6 +44,7 @@ def cli(ctx: click.Context) -> None:
     Examples:
       s3mount mount s3://BUCKET/PREFIX /mnt/data    mount; returns when it can be used
       s3mount status /mnt/data                      requests, hits, memory of a mount
+      s3mount hint /mnt/data --from-file ORDER      fetch files before they are opened
       s3mount unmount /mnt/data                     unmount
     """  # noqa: D301 click's mark for a paragraph to leave as it is
     if ctx.invoked_subcommand is None:
@@ -122,11 +126,50 @@ def unmount(mount_point: Path, *, lazy: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the values as JSON; names as in docs/metrics.md.")
 def status(mount_point: Path, *, as_json: bool) -> None:
     """Show what the mount at MOUNTPOINT is and has done."""
+    reply = _ask(mountpoint.resolve(mount_point), "status")
+    click.echo(json.dumps(reply.body, indent=2) if as_json else format_status(reply.body))
+
+
+@cli.command(context_settings=_context, short_help="Tell in which order files will be read.")
+@click.argument("mount_point", metavar="MOUNTPOINT", type=Path)
+@click.option(
+    "--from-file",
+    "order",
+    type=click.File("rb"),
+    required=True,
+    help="Paths, one per line, below MOUNTPOINT or relative to it; - for standard input.",
+)
+def hint(mount_point: Path, order: BinaryIO) -> None:
+    """Tell the mount at MOUNTPOINT in which order files will be read, so that it fetches each before it is opened.
+
+    For small files in an order that no listing shows, such as a shuffled epoch. Returns at once; files are fetched as
+    far ahead as memory allows, each once. Several orders may be followed at a time, one per training process.
+
+    \b
+    Example:
+      s3mount hint /mnt/data --from-file epoch-1.txt
+    """  # noqa: D301 click's mark for a paragraph to leave as it is
     place = mountpoint.resolve(mount_point)
+    text = _below(place, order.read())
+    if not text.strip():
+        raise UsageError(f"{order.name} names no files")
+    if len(text) > control.MAX_BODY_BYTES:
+        raise UsageError(f"{order.name} has {len(text)} bytes: give at most {control.MAX_BODY_BYTES} at a time")
+    reply = _ask(place, "hint", text, timeout_seconds=HINT_SECONDS)
+    click.echo(f"s3mount: {place} fetches {reply.body.get('paths')} files in that order")
+
+
+def _below(place: Path, text: bytes) -> bytes:
+    """Lines with the paths relative to *place*."""
+    root = os.fsencode(place) + b"/"
+    return b"\n".join(line.removeprefix(root) for line in text.splitlines())
+
+
+def _ask(place: Path, command: str, body: bytes = b"", timeout_seconds: float = control.REPLY_SECONDS) -> control.Reply:
+    """Send a command to the daemon of the mount at *place*."""
     found = mountpoint.find_own_mount(place)
     folders = control.runtime_folders(found.owner, os.environ)
-    reply = control.ask(place, folders, "status", owner=found.owner)
-    click.echo(json.dumps(reply.body, indent=2) if as_json else format_status(reply.body))
+    return control.ask(place, folders, command, owner=found.owner, body=body, timeout_seconds=timeout_seconds)
 
 
 @cli.command(context_settings=_context, short_help="Print a shell completion script.")

@@ -1,6 +1,7 @@
 """The command's side of the status socket: where it is, and how to ask.
 
-A request is one line of JSON, ``{"command": "status"}``, and so is the reply. The socket lies in a folder of the
+A request is one line of JSON, ``{"command": "status"}``, and so is the reply. A request with a body tells its size,
+``{"command": "hint", "body_bytes": 123}``. The socket lies in a folder of the
 mount's owner that nobody else may enter; its name is a hash of the mount point, since a path may be longer than a
 socket's address.
 """
@@ -24,6 +25,9 @@ MAX_ADDRESS_BYTES = 107
 """Longest path of a socket: ``sun_path`` has 108 bytes, the last one NUL (unix(7))."""
 
 MAX_REPLY_BYTES = 1 << 20
+
+MAX_BODY_BYTES = 64 << 20
+"""Largest body of a request."""
 
 SHARED_FOLDER = Path("/tmp")  # noqa: S108 only a folder of the user's own in it is used
 """Last resort. Not ``$TMPDIR``: batch systems set that per job, and the next shell would not find the socket."""
@@ -108,9 +112,15 @@ def start_lock(socket_path: Path) -> Iterator[int]:
 
 
 def ask(
-    mount_point: Path, folders: Iterable[Path], command: str, *, owner: int, timeout_seconds: float = REPLY_SECONDS
+    mount_point: Path,
+    folders: Iterable[Path],
+    command: str,
+    *,
+    owner: int,
+    body: bytes = b"",
+    timeout_seconds: float = REPLY_SECONDS,
 ) -> Reply:
-    """Send *command* to the daemon of a mount.
+    """Send *command*, with *body*, to the daemon of a mount.
 
     Raises:
         DaemonError: There is none, or it does not answer.
@@ -120,7 +130,7 @@ def ask(
     try:
         with _connect(path, timeout_seconds) as connection:
             pid = _peer_pid(connection)
-            line = _exchange(connection, command, timeout_seconds)
+            line = _exchange(connection, command, body, timeout_seconds)
     except TimeoutError as error:
         raise DaemonError(
             f"the daemon of {mount_point} did not answer within {timeout_seconds:g} s: look at its log"
@@ -194,10 +204,10 @@ def _peer_pid(connection: socket.socket) -> int:
     return pid
 
 
-def _exchange(connection: socket.socket, command: str, timeout_seconds: float) -> bytes:
+def _exchange(connection: socket.socket, command: str, body: bytes, timeout_seconds: float) -> bytes:
     """Send a request and return the reply's line; the time limit is for all of it."""
     deadline = time.monotonic() + timeout_seconds
-    connection.sendall(json.dumps({"command": command}).encode() + b"\n")
+    connection.sendall(json.dumps({"command": command, "body_bytes": len(body)}).encode() + b"\n" + body)
     received = bytearray()
     while not received.endswith(b"\n") and len(received) <= MAX_REPLY_BYTES:
         remaining_seconds = deadline - time.monotonic()

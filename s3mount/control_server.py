@@ -15,6 +15,7 @@ from pathlib import Path
 import trio
 
 from s3mount import __version__
+from s3mount.control import MAX_BODY_BYTES
 from s3mount.metrics import Metrics
 from s3mount.options import MountPointOptions
 from s3mount.status import describe
@@ -26,25 +27,29 @@ MAX_REQUEST_BYTES = 4096
 CLIENT_SECONDS = 5.0
 """How long a client may take to send its request and take the reply."""
 
+BODY_SECONDS = 60.0
+"""How long it may take in addition where the request has a body."""
+
 MAX_CLIENTS = 16
 
-Handler = Callable[[], object]
-"""Answers one command with something JSON can express."""
+Handler = Callable[[bytes], object]
+"""Answers one command, given its body, with something JSON can express."""
 
 
 async def serve_control(
     mount_point: MountPointOptions,
     metrics: Metrics,
+    add_hint: Callable[[bytes], int],
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Answer ``s3mount status`` until cancelled; just wait if there is no place for a socket."""
+    """Answer ``s3mount status`` and ``s3mount hint`` until cancelled; just wait if there is no place for a socket."""
     if mount_point.control_socket is None:
         task_status.started()
         await trio.sleep_forever()
     started_at = time.monotonic()
 
-    def status() -> object:
+    def status(_body: bytes) -> object:
         return describe(
             mount_point,
             metrics,
@@ -53,7 +58,10 @@ async def serve_control(
             uptime_seconds=time.monotonic() - started_at,
         )
 
-    await serve(mount_point.control_socket, {"status": status}, task_status=task_status)
+    def hint(body: bytes) -> object:
+        return {"paths": add_hint(body)}
+
+    await serve(mount_point.control_socket, {"status": status, "hint": hint}, task_status=task_status)
 
 
 async def serve(
@@ -119,32 +127,32 @@ async def _serve_client(
 ) -> None:
     """Answer one request."""
     try:
-        with connection, trio.move_on_after(CLIENT_SECONDS), suppress(OSError):
+        with connection, trio.move_on_after(CLIENT_SECONDS) as scope, suppress(OSError):
             stream = trio.SocketStream(connection)
             with suppress(trio.BrokenResourceError):
-                await stream.send_all(_answer(await _receive_line(stream), handlers))
+                line, rest = await _receive_line(stream)
+                scope.deadline += BODY_SECONDS
+                reply = await _reply(line, rest, stream, handlers)
+                await stream.send_all(json.dumps(reply).encode() + b"\n")
     except Exception:
         log.exception("internal error while answering at the status socket")
     finally:
         limit.release()
 
 
-async def _receive_line(stream: trio.SocketStream) -> bytes:
-    """The request, without the line's end; what is too long is cut."""
+async def _receive_line(stream: trio.SocketStream) -> tuple[bytes, bytes]:
+    """The request, without the line's end, and what came after it; what is too long is cut."""
     received = bytearray()
     while b"\n" not in received and len(received) < MAX_REQUEST_BYTES:
         got = await stream.receive_some(MAX_REQUEST_BYTES)
         if not got:
             break
         received += got
-    return bytes(received.partition(b"\n")[0])
+    line, _, rest = received.partition(b"\n")
+    return bytes(line), bytes(rest)
 
 
-def _answer(line: bytes, handlers: Mapping[str, Handler]) -> bytes:
-    return json.dumps(_reply(line, handlers)).encode() + b"\n"
-
-
-def _reply(line: bytes, handlers: Mapping[str, Handler]) -> object:
+async def _reply(line: bytes, rest: bytes, stream: trio.SocketStream, handlers: Mapping[str, Handler]) -> object:
     try:
         request = json.loads(line)
     except (ValueError, RecursionError):
@@ -153,4 +161,18 @@ def _reply(line: bytes, handlers: Mapping[str, Handler]) -> object:
     handler = handlers.get(command) if isinstance(command, str) else None
     if handler is None:
         return {"error": f"commands are: {', '.join(sorted(handlers))}"}
-    return handler()
+    size = request.get("body_bytes", 0)
+    if not isinstance(size, int) or not 0 <= size <= MAX_BODY_BYTES:
+        return {"error": f"a body has at most {MAX_BODY_BYTES} bytes"}
+    body = await _receive_body(stream, rest, size)
+    return {"error": "the body ended early"} if body is None else handler(body)
+
+
+async def _receive_body(stream: trio.SocketStream, start: bytes, size: int) -> bytes | None:
+    body = bytearray(start)
+    while len(body) < size:
+        got = await stream.receive_some(1 << 16)
+        if not got:
+            return None
+        body += got
+    return bytes(body[:size])

@@ -28,6 +28,7 @@ from s3mount.namespace.tree import Tree
 from s3mount.options import NamespaceOptions, ReadOptions
 from s3mount.ranges import ByteRange
 from s3mount.reading.reader import Readers
+from s3mount.upcoming import UpcomingFiles
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class FileSystem:
         self,
         tree: Tree,
         cache: BlockCache,
+        upcoming: UpcomingFiles,
         metrics: Metrics,
         *,
         namespace_options: NamespaceOptions,
@@ -75,6 +77,7 @@ class FileSystem:
     ) -> None:
         self._tree = tree
         self._cache = cache
+        self._upcoming = upcoming
         self._readers = Readers(cache, metrics, max_readahead=read_options.max_readahead_bytes)
         self._namespace_options = namespace_options
         self._handles = HandleTable()
@@ -131,6 +134,7 @@ class FileSystem:
         if flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC):
             raise ReadOnlyError(inode.name)
         object_id = await self._tree.pin(inode)
+        self._upcoming.note_opened(inode)
         reader = self._readers.open(object_id, inode.size)
         return self._handles.add(FileHandle(inode, reader, is_direct=bool(flags & os.O_DIRECT)))
 
@@ -214,6 +218,9 @@ class FileSystem:
 
     async def _read_version(self, handle: FileHandle, offset: int, size: int) -> memoryview | bytes:
         reader, inode = handle.reader, handle.inode
+        if not handle.was_read:
+            handle.was_read = True
+            self._upcoming.note_read(inode)
         content = await reader.read(offset, size)
         # Meanwhile another handle may have found that the inode stands for another version: the kernel keeps pages by
         # inode, so bytes of this one must not reach it any more. From here to the reply nobody else runs.

@@ -19,6 +19,7 @@ class FileHandle:
     reader: Reader
     is_direct: bool = False
     """Whether reads pass by the kernel's page cache."""
+    was_read: bool = False
     failed: FailedRead = field(default_factory=FailedRead)
 
 

@@ -18,6 +18,7 @@ from s3mount.metrics import Gauge, Metrics
 from s3mount.namespace.tree import Tree
 from s3mount.options import MountOptions
 from s3mount.store.s3 import open_s3_store
+from s3mount.upcoming import UpcomingFiles
 
 log = logging.getLogger(__name__)
 
@@ -49,20 +50,28 @@ async def run(options: MountOptions, *, on_ready: Callable[[], None]) -> None:
             mounted_at_ns=time.time_ns(),
             on_stale=invalidate_name,
         )
-        cache = BlockCache(store, nursery, limit_bytes=options.read.memory_bytes)
-        filesystem = FileSystem(tree, cache, metrics, namespace_options=options.namespace, read_options=options.read)
+        cache = BlockCache(store, nursery, metrics, limit_bytes=options.read.memory_bytes)
+        upcoming = UpcomingFiles(tree, cache, nursery)
+        filesystem = FileSystem(
+            tree, cache, upcoming, metrics, namespace_options=options.namespace, read_options=options.read
+        )
         operations = FuseOperations(filesystem, metrics, absent_ttl_seconds=options.namespace.absent_ttl_seconds)
         fuse_mount = FuseMount(operations, options.mount_point)
         try:
             nursery.start_soon(tree.expire)
-            await _serve(fuse_mount, options, metrics, on_ready=on_ready)
+            await _serve(fuse_mount, options, metrics, upcoming, on_ready=on_ready)
         finally:
             fuse_mount.close()
             nursery.cancel_scope.cancel()
 
 
 async def _serve(
-    fuse_mount: FuseMount, options: MountOptions, metrics: Metrics, *, on_ready: Callable[[], None]
+    fuse_mount: FuseMount,
+    options: MountOptions,
+    metrics: Metrics,
+    upcoming: UpcomingFiles,
+    *,
+    on_ready: Callable[[], None],
 ) -> None:
     """Answer requests until unmounted or stopped."""
     # Before anybody can know that we run: a signal must find its receiver.
@@ -77,7 +86,7 @@ async def _serve(
             nursery.start_soon(serve)
             root = await trio.to_thread.run_sync(os.stat, options.mount_point.path, abandon_on_cancel=True)
             kernel.raise_limits(root.st_dev)
-            await nursery.start(serve_control, options.mount_point, metrics)
+            await nursery.start(serve_control, options.mount_point, metrics, upcoming.add_hint)
             _settle_memory()
             on_ready()
             await _next_signal(signals)

@@ -9,15 +9,17 @@ Runs in trio. A range is removed only while nobody waits for it, and a waiter us
 
 from bisect import bisect_right, insort
 from collections.abc import Hashable, Iterable, Iterator
+from itertools import takewhile
 from operator import attrgetter
 
 import trio
 
 from s3mount.cache.budget import Buffer, BufferPool, capacity_for
 from s3mount.cache.eviction import EvictionOrder
-from s3mount.cache.shares import Share, Shares
+from s3mount.cache.shares import IDLE_SECONDS, Share, Shares
 from s3mount.errors import FileError
 from s3mount.ids import ObjectId
+from s3mount.metrics import Metric, Metrics
 from s3mount.ranges import ByteRange
 from s3mount.store.interface import Link, ObjectStore
 
@@ -27,6 +29,7 @@ class FetchedRange:
 
     __slots__ = (
         "_done",
+        "begun_at",
         "blocks",
         "buffer",
         "consumed_bytes",
@@ -52,6 +55,7 @@ class FetchedRange:
         self.waiters = 0
         self.consumed_bytes = 0
         """Bytes delivered from it, repeated ones too."""
+        self.begun_at = trio.current_time()
         self.scope = trio.CancelScope()
         self._done = trio.Event()
 
@@ -158,9 +162,10 @@ class BlockCache:
     belongs to one range.
     """
 
-    def __init__(self, store: ObjectStore, nursery: trio.Nursery, *, limit_bytes: int) -> None:
+    def __init__(self, store: ObjectStore, nursery: trio.Nursery, metrics: Metrics, *, limit_bytes: int) -> None:
         self._store = store
         self._nursery = nursery
+        self._metrics = metrics
         self.pool = BufferPool(limit_bytes, self)
         self._objects: dict[ObjectId, ObjectBlocks] = {}
         self._order: EvictionOrder[FetchedRange] = EvictionOrder()
@@ -178,9 +183,7 @@ class BlockCache:
 
     def open(self, object_id: ObjectId, size: int) -> ObjectBlocks:
         """The blocks of one version, for a reader that will `close` them."""
-        blocks = self._objects.get(object_id)
-        if blocks is None:
-            blocks = self._objects[object_id] = ObjectBlocks(object_id, size)
+        blocks = self._blocks_of(object_id, size)
         blocks.readers += 1
         return blocks
 
@@ -190,8 +193,11 @@ class BlockCache:
         if blocks.readers:
             return
         for fetched in blocks:
-            if fetched.share is not None:
-                self._end(fetched.share)
+            if (share := fetched.share) is not None:
+                self._unshare(fetched)
+                self._disown([fetched])
+                if not share.ranges:
+                    self._shares.end(share)
             if not fetched.is_present and not fetched.waiters:
                 fetched.scope.cancel()
         self._drop_if_unused(blocks)
@@ -232,7 +238,7 @@ class BlockCache:
         Returns:
             Where the first byte of *span* is that is neither present nor being fetched now; its end if there is none.
         """
-        share = None if owner is None else self._shares.touch(owner, trio.current_time())
+        share = None if owner is None else self._share_of(owner)
         for gap in blocks.gaps(span):
             start = gap.start
             while start < gap.stop:
@@ -244,12 +250,23 @@ class BlockCache:
                 start = piece.stop
         return span.stop
 
+    def fetch_ahead(self, object_id: ObjectId, size: int, span: ByteRange, owner: Hashable) -> bool:
+        """Begin to fetch *span* of an object that nobody needs to have open; false if there is no memory for all of it.
+
+        Args:
+            object_id: Of the object.
+            size: Of the object.
+            span: Inside the object.
+            owner: What it is fetched for, which counts as a stream.
+        """
+        blocks = self._blocks_of(object_id, size)
+        is_begun = self.begin(blocks, span, owner) == span.stop
+        self._drop_if_unused(blocks)
+        return is_begun
+
     def note_stream(self, owner: Hashable) -> None:
         """A stream reads: it counts when memory is divided."""
-        now = trio.current_time()
-        self._shares.touch(owner, now)
-        while (idle := self._shares.pop_idle(now)) is not None:
-            self._disown(idle.ranges)
+        self._share_of(owner)
 
     def note_use(self, fetched: FetchedRange) -> None:
         """Bytes of a present range were delivered: it may be given up now."""
@@ -257,8 +274,9 @@ class BlockCache:
         if share is None:
             self._order.note_use(fetched)
         else:
-            # What lies more than one range behind will not be read any more: the stream left it out.
-            passed = [member for member in share.ranges[: max(0, share.ranges.index(fetched) - 1)] if member.is_present]
+            # What lies more than one range behind in the object was left out by the stream, which will not come back.
+            before = share.ranges[: max(0, share.ranges.index(fetched) - 1)]
+            passed = [member for member in before if member.is_present and member.blocks is fetched.blocks]
             if fetched.is_consumed:
                 passed.append(fetched)
             for member in passed:
@@ -291,12 +309,27 @@ class BlockCache:
         self._shares.check_invariants()
         assert held == self.pool.held_bytes, f"{self.pool.held_bytes - held} bytes leaked"
 
+    def _blocks_of(self, object_id: ObjectId, size: int) -> ObjectBlocks:
+        blocks = self._objects.get(object_id)
+        if blocks is None:
+            blocks = self._objects[object_id] = ObjectBlocks(object_id, size)
+        return blocks
+
+    def _share_of(self, owner: Hashable) -> Share[FetchedRange]:
+        now = trio.current_time()
+        share = self._shares.touch(owner, now)
+        while (idle := self._shares.pop_idle(now)) is not None:
+            self._disown(idle.ranges)
+        return share
+
     def _buffer_ahead(self, size: int, share: Share[FetchedRange] | None) -> Buffer | None:
         """A buffer that can be had without waiting, if *share* may have it."""
         capacity = capacity_for(size)
         if share is not None:
             if not self._shares.has_room(share, capacity):
-                return None
+                self._disown_stale(share)
+                if not self._shares.has_room(share, capacity):
+                    return None
             while self._shares.is_full(capacity):
                 spared = self._unshare(self._shares.surplus())
                 if spared is None:
@@ -311,6 +344,7 @@ class BlockCache:
         blocks.add(fetched)
         if share is not None:
             self._shares.add(share, fetched)
+            self._metrics.add(Metric.READAHEAD_BYTES, span.size)
         self._nursery.start_soon(self._fetch, fetched)
 
     async def _fetch(self, fetched: FetchedRange) -> None:
@@ -342,10 +376,13 @@ class BlockCache:
                 self.pool.release(fetched.buffer)
                 self._drop_if_unused(blocks)
 
-    def _end(self, share: Share[FetchedRange]) -> None:
-        """Count a stream no longer."""
-        self._shares.end(share)
-        self._disown(share.ranges)
+    def _disown_stale(self, share: Share[FetchedRange]) -> None:
+        """Let go what was fetched for a stream that has left it unread for long."""
+        stale_at = trio.current_time() - IDLE_SECONDS
+        stale = list(takewhile(lambda member: member.is_present and member.begun_at < stale_at, share.ranges))
+        for fetched in stale:
+            self._unshare(fetched)
+        self._disown(stale)
 
     def _unshare(self, fetched: FetchedRange | None) -> FetchedRange | None:
         """Take a range out of the share it is in, if any."""

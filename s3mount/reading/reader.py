@@ -87,9 +87,7 @@ class Reader:
         if plan.stream is not None:
             self._cache.note_stream(plan.stream)
         for span in plan.ahead:
-            gaps = self._blocks.gaps(span)
             begun_to = self._cache.begin(self._blocks, span, plan.stream)
-            self._metrics.add(Metric.READAHEAD_BYTES, sum(gap.clamp(begun_to).size for gap in gaps))
             if begun_to < span.stop:
                 if plan.stream is not None:
                     plan.stream.give_back(ByteRange(begun_to, span.stop))

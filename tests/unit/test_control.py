@@ -12,6 +12,7 @@ import trio
 
 from s3mount.control import (
     MAX_ADDRESS_BYTES,
+    MAX_BODY_BYTES,
     ask,
     find_socket,
     peer_pid,
@@ -196,10 +197,11 @@ class TestServing:
     async def path(self, folder: Path, nursery: trio.Nursery) -> Path:
         path = folder / socket_name(MOUNT_POINT)
 
-        def fail() -> object:
+        def fail(_body: bytes) -> object:
             raise ValueError("a defect")
 
-        await nursery.start(serve, path, {"status": lambda: {"a": 1}, "fail": fail})
+        handlers = {"status": lambda _: {"a": 1}, "fail": fail, "count": lambda body: {"bytes": len(body)}}
+        await nursery.start(serve, path, handlers)
         return path
 
     async def test_command_is_answered(self, path: Path) -> None:
@@ -221,6 +223,24 @@ class TestServing:
 
         assert "error" in json.loads(answer)
         assert json.loads(good) == {"a": 1}
+
+    async def test_body_reaches_the_command(self, path: Path) -> None:
+        body = b"x\n" * 500_000
+
+        reply = await trio.to_thread.run_sync(lambda: ask(MOUNT_POINT, [path.parent], "count", owner=OWNER, body=body))
+
+        assert reply.body == {"bytes": 1_000_000}
+
+    @pytest.mark.parametrize("size", [-1, MAX_BODY_BYTES + 1, '"many"'])
+    async def test_bad_size_of_a_body_is_refused(self, path: Path, size: object) -> None:
+        request = f'{{"command": "count", "body_bytes": {size}}}\n'.encode()
+
+        assert "at most" in json.loads(await trio.to_thread.run_sync(talk, path, request))["error"]
+
+    async def test_body_that_ends_early_is_refused(self, path: Path) -> None:
+        request = b'{"command": "count", "body_bytes": 10}\n123'
+
+        assert json.loads(await trio.to_thread.run_sync(talk, path, request)) == {"error": "the body ended early"}
 
     async def test_defect_of_a_handler_does_no_harm(self, path: Path, caplog: pytest.LogCaptureFixture) -> None:
         answer = await trio.to_thread.run_sync(talk, path, b'{"command": "fail"}\n')
@@ -247,7 +267,7 @@ class TestLifeOfTheSocket:
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind(str(path))
 
-        await nursery.start(serve, path, {"status": dict})
+        await nursery.start(serve, path, {"status": lambda _: {}})
 
         assert await trio.to_thread.run_sync(talk, path, b'{"command": "status"}\n') == b"{}\n"
 
@@ -269,7 +289,7 @@ class TestLifeOfTheSocket:
         assert path.exists()
 
     async def test_no_place_for_a_socket_is_no_socket(self, nursery: trio.Nursery) -> None:
-        await nursery.start(serve_control, MountPointOptions(MOUNT_POINT, "s3://b"), Metrics())
+        await nursery.start(serve_control, MountPointOptions(MOUNT_POINT, "s3://b"), Metrics(), len)
 
         nursery.cancel_scope.cancel()
 
@@ -277,7 +297,8 @@ class TestLifeOfTheSocket:
         metrics = Metrics()
         metrics.add(Metric.SERVED_BYTES, 7)
         path = folder / socket_name(MOUNT_POINT)
-        await nursery.start(serve_control, MountPointOptions(MOUNT_POINT, "s3://b", control_socket=path), metrics)
+        mount_point = MountPointOptions(MOUNT_POINT, "s3://b", control_socket=path)
+        await nursery.start(serve_control, mount_point, metrics, len)
 
         reply = await trio.to_thread.run_sync(lambda: ask(MOUNT_POINT, [folder], "status", owner=OWNER))
 
@@ -285,3 +306,19 @@ class TestLifeOfTheSocket:
         assert reply.body["mount_point"] == "/mnt/data"
         assert reply.body["pid"] == os.getpid()
         assert reply.body["counters"]["served_bytes"] == 7
+
+    async def test_hint_hands_over_the_paths(self, folder: Path, nursery: trio.Nursery) -> None:
+        path = folder / socket_name(MOUNT_POINT)
+        mount_point = MountPointOptions(MOUNT_POINT, "s3://b", control_socket=path)
+        hints: list[bytes] = []
+
+        def add_hint(text: bytes) -> int:
+            hints.append(text)
+            return 2
+
+        await nursery.start(serve_control, mount_point, Metrics(), add_hint)
+
+        reply = await trio.to_thread.run_sync(lambda: ask(MOUNT_POINT, [folder], "hint", owner=OWNER, body=b"a\nb"))
+
+        assert reply.body == {"paths": 2}
+        assert hints == [b"a\nb"]

@@ -23,6 +23,7 @@ from s3mount.namespace.tree import Tree
 from s3mount.options import NamespaceOptions, ReadOptions
 from s3mount.ranges import MIB
 from s3mount.store.memory import MemoryStore
+from s3mount.upcoming import UpcomingFiles
 
 OPTIONS = NamespaceOptions(uid=1000, gid=100, file_mode=0o640, dir_mode=0o750, ttl_seconds=300.0)
 
@@ -52,8 +53,9 @@ async def filesystem(store, metrics, stale_names, nursery):
         mounted_at_ns=7,
         on_stale=lambda parent, name: stale_names.append((parent, name)),
     )
-    cache = BlockCache(store, nursery, limit_bytes=16 * MIB)
-    filesystem = FileSystem(tree, cache, metrics, namespace_options=OPTIONS, read_options=ReadOptions())
+    cache = BlockCache(store, nursery, metrics, limit_bytes=16 * MIB)
+    upcoming = UpcomingFiles(tree, cache, nursery)
+    filesystem = FileSystem(tree, cache, upcoming, metrics, namespace_options=OPTIONS, read_options=ReadOptions())
     yield filesystem
     filesystem.check_invariants()
 

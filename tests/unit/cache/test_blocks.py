@@ -4,7 +4,7 @@ import trio
 from s3mount.cache.blocks import BlockCache
 from s3mount.cache.shares import IDLE_SECONDS
 from s3mount.errors import StoreUnavailableError
-from s3mount.metrics import RequestKind
+from s3mount.metrics import Metrics, RequestKind
 from s3mount.ranges import KIB, MIB, ByteRange
 from s3mount.store.memory import MemoryStore
 
@@ -19,7 +19,7 @@ def store():
 
 @pytest.fixture
 async def cache(store, nursery):
-    cache = BlockCache(store, nursery, limit_bytes=8 * MIB)
+    cache = BlockCache(store, nursery, Metrics(), limit_bytes=8 * MIB)
     yield cache
     cache.check_invariants()
 

@@ -34,8 +34,8 @@ def limit_bytes():
 
 
 @pytest.fixture
-async def cache(store, nursery, limit_bytes):
-    cache = BlockCache(store, nursery, limit_bytes=limit_bytes)
+async def cache(store, nursery, metrics, limit_bytes):
+    cache = BlockCache(store, nursery, metrics, limit_bytes=limit_bytes)
     yield cache
     cache.check_invariants()
 
