@@ -202,7 +202,7 @@ def _without_token(body: bytes) -> bytes:
 
 
 def _in_circles(bucket: ListedBucket) -> Hook:
-    """Answer every page past the second with the second, whose token is always another one of two."""
+    """Answer always with the first page, and lead from it to one of two tokens in turn."""
     second = "11"
     third = "33"
 
@@ -226,7 +226,7 @@ def _in_circles(bucket: ListedBucket) -> Hook:
 
 def _breaking_off(bucket: ListedBucket) -> Hook:
     """Leave out where to go on after the third page."""
-    third = {}
+    asked: dict[str, list[str]] = {}
 
     def answer(request: Request) -> Action | None:
         action = bucket(request)
@@ -234,7 +234,7 @@ def _breaking_off(bucket: ListedBucket) -> Hook:
             return action
         prefix = request.query.get("prefix", "")
         token = request.query.get("continuation-token", "")
-        tokens = third.setdefault(prefix, [])
+        tokens = asked.setdefault(prefix, [])
         if token not in tokens:
             tokens.append(token)
         return _rewritten(action, _without_token) if tokens.index(token) >= 2 else action
