@@ -176,6 +176,10 @@ def errno_of(error: Exception) -> int:
     return errno.EIO
 
 
+NEVER_NEEDED = errno.ENOSYS
+"""What the kernel is answered to a request it need not send again; no application sees it."""
+
+
 def errno_name(number: int) -> str:
     """Symbolic name of an errno, such as ``ENOENT``."""
     if number == errno.EOPNOTSUPP:

@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import pyfuse3
 
 from s3mount.errors import (
+    NEVER_NEEDED,
     FileError,
     FuseUnavailableError,
     InvalidNameError,
@@ -123,8 +124,9 @@ class FuseOperations(pyfuse3.Operations):
         return await self._filesystem.read(HandleId(fh), off, size)  # type: ignore[return-value]  # any buffer will do
 
     @_boundary
-    async def flush(self, fh: pyfuse3.FileHandleT) -> None:
-        """Nothing to do for a file that was only read."""
+    async def flush(self, fh: pyfuse3.FileHandleT) -> None:  # noqa: ARG002 pyfuse3's signature
+        """Nothing to do for a file that was only read; the kernel asks once, and closes files without asking then."""
+        raise pyfuse3.FUSEError(NEVER_NEEDED)
 
     @_boundary
     async def release(self, fh: pyfuse3.FileHandleT) -> None:

@@ -20,6 +20,7 @@ from s3mount.metrics import Metric, Metrics, RequestKind
 from s3mount.ranges import KIB, ByteRange
 from s3mount.store.attempts import Attempts
 from s3mount.store.control import ControlAnswer, ControlClient, ControlRequest
+from s3mount.store.exchange import RangeGet
 from s3mount.store.fetch import FetchEngine
 from s3mount.store.interface import MAX_KEYS_PER_PAGE, UNMEASURED_LINK, Link, ListPage, ObjectSummary
 from s3mount.store.lister import Lister
@@ -27,7 +28,6 @@ from s3mount.store.pages import ARCHIVED_CLASSES, parse_size
 from s3mount.store.requests import RequestWriter
 from s3mount.store.responses import ExpectedRange, parse_http_date
 from s3mount.store.retry import AttemptError, Fault, FaultKind, Retries, RetryPolicy
-from s3mount.store.worker import RangeGet
 
 T = TypeVar("T")
 

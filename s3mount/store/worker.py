@@ -10,58 +10,18 @@ Locks: `Fetch.lock` is the only one, and nothing that waits is called under it.
 """
 
 import http.client
-import logging
 import queue
-import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import outcome
 
-from s3mount.errors import CorruptResponseError, FileError, StaleObjectError, StoreUnavailableError
-from s3mount.store.answer import BUFFER_BYTES, Answer
+from s3mount.errors import StoreUnavailableError
+from s3mount.store.answer import BUFFER_BYTES, receive_from
 from s3mount.store.bridge import Deliver
 from s3mount.store.connection import Route, cut, is_usable
-from s3mount.store.responses import (
-    MAX_ERROR_BODY_BYTES,
-    ExpectedRange,
-    bytes_to_skip,
-    check_whole_object,
-    fault_of_answer,
-)
-from s3mount.store.retry import AttemptError, Fault, FaultKind
-
-log = logging.getLogger(__name__)
-
-_FIRST_REFUSAL = 300
-"""Statuses from here on carry no object bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class RangeGet:
-    """One attempt at a range."""
-
-    path: str
-    """As `Endpoint.object_path` writes it."""
-    sign: Callable[[], dict[str, str]]
-    """Makes the headers; called on the worker's thread when the request is sent."""
-    expected: ExpectedRange
-    into: memoryview
-    """Writable, of exactly the expected range's size."""
-
-
-@dataclass(slots=True)
-class Report:
-    """How an attempt went."""
-
-    received: int = 0
-    """Bytes at the start of the buffer that are right."""
-    requests_sent: int = 0
-    connections_opened: int = 0
-    fault: Fault | None = None
-    """Present if and only if bytes are missing."""
-
+from s3mount.store.exchange import RangeGet, Report, fault_of_exception, receive
 
 DeliverReport = Deliver[Report]
 """Named, since an annotation of a nested function is evaluated at each call, at 50 µs."""
@@ -131,7 +91,7 @@ class Fetch:
             self.deliver(outcome.Error(StoreUnavailableError("cancelled")))
 
 
-class _UnwantedError(Exception):
+class _UnwantedError(OSError):
     """Nobody waits for the answer any more."""
 
 
@@ -164,98 +124,42 @@ class Worker(threading.Thread):
         report = Report()
         try:
             self._exchange(fetch, report)
-        except AttemptError as error:
-            report.fault = error.fault
         except Exception as error:  # noqa: BLE001 - the top of a thread, which must report whatever happens
-            self._disconnect()
             report.fault = fault_of_exception(error)
         return report
 
     def _exchange(self, fetch: Fetch, report: Report) -> None:
         """One request and its answer; counts in *report* as it goes."""
-        answer = self._answer_to(fetch, report)
-        if answer.status >= _FIRST_REFUSAL:
-            body = answer.read_upto(MAX_ERROR_BODY_BYTES)
-            self._leave(answer)
-            raise AttemptError(fault_of_answer(answer.status, answer.headers, body))
-        skipped = bytes_to_skip(answer.status, answer.headers, fetch.get.expected)
-        into = fetch.get.into
-        if answer.skip(skipped) == skipped:
-            fetch.begin_filling()
-            while report.received < len(into) and (count := answer.readinto(into[report.received :])):
-                report.received += count
-        if report.received < len(into):
-            raise CorruptResponseError(f"the body ended after {report.received} of {len(into)} bytes")
-        try:
-            self._check_end(fetch.get, answer, ends_with_range=skipped == 0)
-        except (CorruptResponseError, OSError, ValueError):
-            report.received = 0  # then none of it can be trusted
-            raise
-        self._leave(answer)
-
-    @staticmethod
-    def _check_end(get: RangeGet, answer: Answer, *, ends_with_range: bool) -> None:
-        """Refuse a body that goes on after the range, or does not match the object's checksum."""
-        expected = get.expected
-        is_last = ends_with_range or expected.span.stop == expected.object_size
-        if is_last and not answer.has_length and answer.skip(1):
-            raise CorruptResponseError(f"the body is longer than {len(get.into)} bytes")
-        if expected.is_whole_object:
-            check_whole_object(answer.headers, get.into)
-
-    def _answer_to(self, fetch: Fetch, report: Report) -> Answer:
-        """Send the request and receive the head of its answer."""
         if self._connection is not None and is_usable(self._connection):
             try:
-                return self._send(fetch, report, self._connection)
+                self._exchange_on(self._connection, fetch, report)
             except ConnectionError:
-                if fetch.is_cancelled:
+                if fetch.is_cancelled or fetch.is_filling:
                     raise
                 # The server closed an idle connection just now, which is its right: not a failure (RFC 9112, 9.6).
+            else:
+                return
         self._disconnect()
         if self._is_ending:
             raise _UnwantedError
         self._connection = self._route.connect()
         report.connections_opened += 1
-        return self._send(fetch, report, self._connection)
+        self._exchange_on(self._connection, fetch, report)
 
-    def _send(self, fetch: Fetch, report: Report, connection: http.client.HTTPConnection) -> Answer:
+    def _exchange_on(self, connection: http.client.HTTPConnection, fetch: Fetch, report: Report) -> None:
         fetch.use(connection)
-        headers = fetch.get.sign() | self._route.hop_headers()
-        lines = [
-            f"GET {self._route.target(fetch.get.path)} HTTP/1.1",
-            *(f"{name}: {headers[name]}" for name in headers),
-        ]
-        report.requests_sent += 1
-        connection.sock.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
-        return Answer(connection.sock, self._buffer)
-
-    def _leave(self, answer: Answer) -> None:
-        """Keep the connection for the next request if nothing of this answer is left on it."""
-        if not answer.is_keeping_alive or not answer.is_complete:
-            self._disconnect()
+        is_reusable = False
+        try:
+            request = fetch.get.request(self._route)
+            report.requests_sent += 1
+            connection.sock.sendall(request)
+            reads = receive(fetch.get, self._buffer, report, fetch.begin_filling)
+            is_reusable = receive_from(connection.sock, reads)
+        finally:
+            if not is_reusable:
+                self._disconnect()
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-
-
-def fault_of_exception(error: Exception) -> Fault:
-    """What an exception of a worker means for its caller."""
-    failure: FileError = StoreUnavailableError(str(error) or type(error).__name__)
-    kind = FaultKind.TRANSIENT
-    match error:
-        case FileError():
-            return Fault(FaultKind.FINAL if isinstance(error, StaleObjectError) else FaultKind.CORRUPT, error)
-        case ssl.SSLCertVerificationError():
-            kind = FaultKind.FINAL
-        case OSError() | _UnwantedError():
-            pass
-        case ValueError() | http.client.HTTPException():
-            kind, failure = FaultKind.CORRUPT, CorruptResponseError(str(error))
-        case _:
-            log.error("a fetch failed unexpectedly", exc_info=error)
-            kind = FaultKind.FINAL
-    failure.__cause__ = error
-    return Fault(kind, failure)

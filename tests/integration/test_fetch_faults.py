@@ -22,6 +22,7 @@ from s3mount.ids import ETag, ObjectId
 from s3mount.metrics import Metric, Metrics, RequestKind
 from s3mount.options import StoreOptions
 from s3mount.ranges import KIB, MIB, ByteRange
+from s3mount.store import fetch
 from s3mount.store.bucket import S3Store
 from s3mount.store.s3 import open_s3_store
 from tests.integration.scripted_server import (
@@ -47,6 +48,12 @@ GetScript = Callable[[Request, int], Answer]
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("random.random", lambda: 0.02)
+
+
+@pytest.fixture(autouse=True, params=[0, MIB], ids=["threads", "lanes"])
+def carrier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges of these tests are fetched by threads, or in the trio thread."""
+    monkeypatch.setattr(fetch, "LARGEST_IN_LANES", request.param)
 
 
 @pytest.fixture(autouse=True)

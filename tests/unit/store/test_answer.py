@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3mount.store.answer import BUFFER_BYTES, Answer, BadAnswerError, NoAnswerError
+from s3mount.store.answer import BUFFER_BYTES, AnswerReader, BadAnswerError, NoAnswerError, receive_from
 
 
 @contextlib.contextmanager
@@ -27,10 +27,11 @@ def received(sent: bytes) -> Iterator[socket.socket]:
     thread.join()
 
 
-def whole(sent: bytes) -> tuple[Answer, bytes]:
+def whole(sent: bytes) -> tuple[AnswerReader, bytes]:
     with received(sent) as sock:
-        answer = Answer(sock, bytearray(BUFFER_BYTES))
-        return answer, answer.read_upto(1 << 20)
+        answer = AnswerReader(bytearray(BUFFER_BYTES))
+        receive_from(sock, answer.receive_head())
+        return answer, receive_from(sock, answer.read_upto(1 << 20))
 
 
 def chunked(parts: list[bytes]) -> bytes:
@@ -142,11 +143,12 @@ def test_the_end_within_an_answer_is_a_broken_connection(sent: bytes):
 
 def test_bytes_can_be_skipped():
     with received(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789") as sock:
-        answer = Answer(sock, bytearray(BUFFER_BYTES))
+        answer = AnswerReader(bytearray(BUFFER_BYTES))
+        receive_from(sock, answer.receive_head())
 
-        assert answer.skip(4) == 4
-        assert answer.read_upto(3) == b"456"
-        assert answer.skip(100) == 3
+        assert receive_from(sock, answer.skip(4)) == 4
+        assert receive_from(sock, answer.read_upto(3)) == b"456"
+        assert receive_from(sock, answer.skip(100)) == 3
 
 
 def test_headers_that_are_not_ascii_do_no_harm():
