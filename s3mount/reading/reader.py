@@ -10,7 +10,7 @@ from s3mount.ids import ObjectId
 from s3mount.metrics import Metric, Metrics
 from s3mount.ranges import ByteRange
 from s3mount.reading.tails import TailHabits
-from s3mount.reading.window import ReadPlan, Window
+from s3mount.reading.window import RANGE_SIZE, ReadPlan, Window
 
 MAX_WINDOWS = 1024
 """Objects whose access pattern is known, open or not: programs that open a file for every read are streams too."""
@@ -28,11 +28,14 @@ class Readers:
 
     def open(self, object_id: ObjectId, size: int) -> "Reader":
         """A reader of one version of one object of *size* bytes; must be closed."""
+        blocks = self._cache.open(object_id, size)
+        if size <= RANGE_SIZE:  # fetched whole: there is nothing to learn
+            return Reader(self._cache, self._metrics, self._tails, Window(size, self._max_readahead), blocks)
         window = self._windows.get(object_id)
         if window is None:
             expects_tail = self._tails.expects_tail(object_id.key)
             window = self._windows[object_id] = Window(size, self._max_readahead, expects_tail=expects_tail)
-        return Reader(self._cache, self._metrics, self._tails, window, self._cache.open(object_id, size))
+        return Reader(self._cache, self._metrics, self._tails, window, blocks)
 
 
 class Reader:
