@@ -111,20 +111,40 @@ class _Cursor:
 
 
 class ListedOrder:
-    """The files of one directory, in the order of its listing, and how far they were read."""
+    """The files of one directory, in the order of its listing, and how far they were read.
+
+    **Invariant:** a cursor is in `_running` once its run is long enough, before that in `_fresh` under its expected
+    position: so a read that continues nothing, as all in a shuffled order, is cheap.
+    """
 
     def __init__(self, names: Sequence[str]) -> None:
         """Watch a directory with these entries; unless they are sorted, nothing is recognised."""
         self._names = names
-        self._cursors: list[_Cursor] = []
+        self._running: list[_Cursor] = []
         """The most recently used first."""
+        self._fresh: OrderedDict[int, _Cursor] = OrderedDict()
+        """The most recently used last."""
 
     def note_read(self, name: str) -> range:
         """Positions of the files to fetch now, since *name* is read."""
         position = bisect_left(self._names, name)
         if position == len(self._names) or self._names[position] != name:
             return range(0)
-        here = [cursor for cursor in self._cursors if cursor.is_at(position)]
+        cursor = self._advance(position)
+        if cursor.run < MIN_RUN:
+            return range(0)
+        start = max(cursor.expected, cursor.named_to)
+        cursor.named_to = max(start, min(cursor.expected + min(2 * cursor.run, MAX_FILES_AHEAD), len(self._names)))
+        return range(start, cursor.named_to)
+
+    def _advance(self, position: int) -> _Cursor:
+        """The reader that has come to *position*, a new one if need be."""
+        here = [cursor for cursor in self._running if cursor.is_at(position)]
+        for expected in range(position - MIN_RUN, position + MIN_RUN + 1):
+            fresh = self._fresh.get(expected)
+            if fresh is not None and fresh.is_at(position):
+                del self._fresh[expected]
+                here.append(fresh)
         cursor = max(here, key=_run, default=None)
         if cursor is None:
             cursor = _Cursor(position + 1)
@@ -132,17 +152,18 @@ class ListedOrder:
             cursor.run += 1
             cursor.expected = max(cursor.expected, position + 1)
             cursor.named_to = max(other.named_to for other in here)  # readers that have met go on as one
-        self._cursors = [cursor, *(other for other in self._cursors if other not in here)][:MAX_CURSORS]
         if cursor.run < MIN_RUN:
-            return range(0)
-        start = max(cursor.expected, cursor.named_to)
-        cursor.named_to = max(start, min(cursor.expected + min(2 * cursor.run, MAX_FILES_AHEAD), len(self._names)))
-        return range(start, cursor.named_to)
+            self._fresh[cursor.expected] = cursor
+            if len(self._fresh) > MAX_CURSORS:
+                self._fresh.popitem(last=False)
+        else:
+            self._running = [cursor, *(other for other in self._running if other not in here)][:MAX_CURSORS]
+        return cursor
 
     def give_back(self, position: int) -> None:
         """Name the files from *position* on again later: they could not be fetched now."""
-        if self._cursors:
-            self._cursors[0].named_to = min(self._cursors[0].named_to, position)
+        if self._running:
+            self._running[0].named_to = min(self._running[0].named_to, position)
 
     def __len__(self) -> int:
         return len(self._names)
