@@ -58,6 +58,7 @@ class S3Store:
 
     def __init__(self, workings: Workings) -> None:
         self._workings = workings
+        self._range_policy = workings.policy.where_starts_are_limited()
         self._has_if_match = True
         """False once the server has refused ``If-Match`` although the ETag was right."""
 
@@ -93,14 +94,23 @@ class S3Store:
     ) -> None:
         """See `ObjectStore.get_range`."""
         assert into.nbytes == span.size > 0
-        fetch = _RangeFetch(self._workings, object_id, span, object_size, into, has_if_match=self._has_if_match)
-        await self._run(fetch.attempt, extra_seconds=span.size / _SLOWEST_BYTES_PER_SECOND)
+        fetch = _RangeFetch(
+            self._workings, object_id, span, object_size, into, is_urgent, has_if_match=self._has_if_match
+        )
+        await self._run(fetch.attempt, self._range_policy, extra_seconds=span.size / _SLOWEST_BYTES_PER_SECOND)
         # Without If-Match the ETag turned out to be the right one: the refusal was not about the version.
         self._has_if_match = fetch.has_if_match
 
-    async def _run(self, attempt: Callable[[Retries], Awaitable[T]], *, extra_seconds: float = 0.0) -> T:
+    async def _run(
+        self,
+        attempt: Callable[[Retries], Awaitable[T]],
+        policy: RetryPolicy | None = None,
+        *,
+        extra_seconds: float = 0.0,
+    ) -> T:
+        workings = self._workings
         try:
-            return await self._workings.attempts.run(attempt, self._workings.policy, extra_seconds=extra_seconds)
+            return await workings.attempts.run(attempt, policy or workings.policy, extra_seconds=extra_seconds)
         except AttemptError as error:
             raise error.fault.error from error
 
@@ -172,12 +182,13 @@ class _RangeFetch:
     span: ByteRange
     object_size: int
     into: memoryview
+    is_urgent: Callable[[], bool]
     has_if_match: bool
     received: int = field(default=0)
 
     async def attempt(self, retries: Retries) -> None:
         """Ask for what is missing."""
-        report = await self.workings.engine.fetch(self._get())
+        report = await self.workings.engine.fetch(self._get(), is_urgent=self.is_urgent)
         metrics = self.workings.metrics
         metrics.add_request(RequestKind.GET, report.requests_sent)
         metrics.add(Metric.CONNECTIONS_OPENED, report.connections_opened)

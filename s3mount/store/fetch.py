@@ -17,9 +17,12 @@ import trio
 from s3mount.errors import StoreUnavailableError
 from s3mount.ranges import KIB, MIB
 from s3mount.store.bridge import wait_foreign
+from s3mount.store.concurrency import Concurrency
 from s3mount.store.connection import Route
 from s3mount.store.exchange import RangeGet, Report
 from s3mount.store.lanes import Lanes
+from s3mount.store.retry import FaultKind
+from s3mount.store.slots import Slots
 from s3mount.store.worker import DeliverReport, Fetch, Worker
 
 LARGEST_IN_LANES = 1 * MIB
@@ -42,39 +45,67 @@ class FetchEngine:
     def __init__(self, route: Route, *, connections: int) -> None:
         self._route = route
         self._lanes = Lanes(route)
-        self._slots = trio.CapacityLimiter(connections)
+        self._concurrency = Concurrency.upto(connections)
+        self._slots = Slots(self._concurrency)
         self._workers: list[Worker] = []
         self._idle: list[Worker] = []
         """Last in, first out: few warm connections are better than many lukewarm ones."""
         self._is_closed = False
 
-    async def fetch(self, get: RangeGet) -> Report:
-        """Make one attempt. Waits for a free connection first.
+    async def fetch(self, get: RangeGet, *, is_urgent: Callable[[], bool] = lambda: True) -> Report:
+        """Make one attempt. Waits for a free connection first, behind those that are urgent and those that came before.
 
         A cancelled call no longer touches ``get.into`` once it has returned.
 
         Raises:
             StoreUnavailableError: The engine is closed.
         """
-        slot = object()
-        try:
-            self._slots.acquire_on_behalf_of_nowait(slot)  # spares a turn of the scheduler
-        except trio.WouldBlock:
-            await self._slots.acquire_on_behalf_of(slot)
-        if self._is_closed:
-            self._slots.release_on_behalf_of(slot)
-            raise StoreUnavailableError("the store is closed")
-        if get.expected.span.size <= LARGEST_IN_LANES:
+        is_large = get.expected.span.size > LARGEST_IN_LANES
+        sent_at = await self._start(is_large=is_large, is_urgent=is_urgent)
+        if is_large:
+            report = await self._fetch_in_thread(get)
+        else:
             try:
-                return await self._lanes.fetch(get)
+                report = await self._lanes.fetch(get)
             finally:
-                self._slots.release_on_behalf_of(slot)
+                self._slots.free(is_large=False)
+        self._learn(report, is_large=is_large, sent_at=sent_at)
+        return report
+
+    async def _start(self, *, is_large: bool, is_urgent: Callable[[], bool]) -> float:
+        """Take a slot, and wait until a request may be sent; returns the time of that."""
+        await self._slots.take(is_large=is_large, is_urgent=is_urgent)
+        delay = self._concurrency.throttle.delay_of_start(time.monotonic())
+        if delay > 0:
+            try:
+                await trio.sleep(delay)
+            except trio.Cancelled:
+                self._slots.free(is_large=is_large)
+                raise
+        if self._is_closed:
+            self._slots.free(is_large=is_large)
+            raise StoreUnavailableError("the store is closed")
+        return time.monotonic()
+
+    def _learn(self, report: Report, *, is_large: bool, sent_at: float) -> None:
+        """Let the outcome of an attempt decide how many there may be."""
+        now = time.monotonic()
+        throttle = self._concurrency.throttle
+        if report.fault is None:
+            throttle.note_answer()
+            if is_large:
+                is_limiting = self._slots.has_waiting_large
+                self._concurrency.width.note_body(report.received, is_limiting=is_limiting, now=now)
+        elif report.fault.kind is FaultKind.THROTTLED:
+            throttle.note_refusal(sent_at=sent_at, in_flight=self._slots.taken + 1, now=now)
+
+    async def _fetch_in_thread(self, get: RangeGet) -> Report:
         worker = self._idle.pop() if self._idle else self._start_worker()
         token = trio.lowlevel.current_trio_token()
 
         def free() -> None:
             self._idle.append(worker)
-            self._slots.release_on_behalf_of(slot)
+            self._slots.free(is_large=True)
 
         def free_later() -> None:
             with contextlib.suppress(trio.RunFinishedError):

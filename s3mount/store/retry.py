@@ -6,6 +6,7 @@ not come back together. A server's Retry-After is a lower bound. The deadline co
 byte that arrived: a slow download that moves is not a failure. Pure.
 """
 
+import dataclasses
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -69,13 +70,20 @@ class RetryPolicy:
     first_delay_seconds: float = 0.1
     first_throttled_delay_seconds: float = 0.5
     max_delay_seconds: float = 8.0
+    max_throttled_delay_seconds: float = 8.0
     max_corrupt_tries: int = 5
     """Wrong answers in a row without a single new byte."""
 
     def delay_bound_seconds(self, kind: FaultKind, failures: int) -> float:
         """Largest delay after this many failures in a row, at least one."""
-        first = self.first_throttled_delay_seconds if kind is FaultKind.THROTTLED else self.first_delay_seconds
-        return min(self.max_delay_seconds, first * 2.0 ** min(failures - 1, 30))
+        first, most = self.first_delay_seconds, self.max_delay_seconds
+        if kind is FaultKind.THROTTLED:
+            first, most = self.first_throttled_delay_seconds, self.max_throttled_delay_seconds
+        return min(most, first * 2.0 ** min(failures - 1, 30))
+
+    def where_starts_are_limited(self) -> "RetryPolicy":
+        """The same for requests that `concurrency.Throttle` holds back already: long delays would add to its own."""
+        return dataclasses.replace(self, first_throttled_delay_seconds=0.1, max_throttled_delay_seconds=0.5)
 
 
 @dataclass(slots=True)
