@@ -62,6 +62,7 @@ class Connection:
         self._objects = objects
         self._state = state
         self._received = b""
+        self._is_counted = False
 
     def serve(self) -> None:
         """Answer until the client goes."""
@@ -69,6 +70,9 @@ class Connection:
             if request.path.startswith("/-/"):
                 self._answer_private(request)
                 continue
+            if not self._is_counted:
+                self._is_counted = True
+                self._state.count_connection()
             verdict = self._state.begin(request.kind)
             sent = [0]
             try:
@@ -212,7 +216,6 @@ def _head_of(found: Found, span: range, *, is_partial: bool) -> bytes:
 def _accept_forever(listener: socket.socket, objects: Objects, state: SharedState, tls: ssl.SSLContext | None) -> None:
     while True:
         sock, _ = listener.accept()
-        state.count_connection()
         threading.Thread(target=_serve, args=(sock, objects, state, tls), daemon=True).start()
 
 
