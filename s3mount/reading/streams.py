@@ -19,6 +19,12 @@ BLOCK_SIZE = 128 * KIB
 REORDER_TOLERANCE = 2 * MIB
 """The kernel sends its own readahead, of this size, out of order."""
 
+MAX_GAP_BYTES = 4 * MIB
+"""Longest gap that is read over."""
+
+MAX_READ_BYTES = 1 * MIB
+"""Longest read the kernel sends."""
+
 MAX_STRIDE_ITEMS = 32
 """Reads of a stride that are fetched ahead; each is a request of its own."""
 
@@ -45,6 +51,9 @@ class Stream(Protocol):
 
     turn: int
     """Count of reads of the object when it was last used."""
+    low: int
+    high: int
+    """Only reads that start between the two can belong to it: a quick test before `distance`."""
 
     def __hash__(self) -> int:
         """By identity."""
@@ -95,6 +104,7 @@ class Run:
         self._steps = 0
         self._steps_back = 0
         self._is_backward = False
+        self._set_bounds()
 
     @property
     def unread_bytes(self) -> int:
@@ -118,6 +128,7 @@ class Run:
             self._extend_back(span)
         elif span.stop > self._stop:
             self._extend(span)
+        self._set_bounds()
 
     def ahead(self, reach: Reach) -> list[ByteRange]:
         """See `Stream`."""
@@ -129,11 +140,16 @@ class Run:
             spans = list(self._below(self._start - window, size))
         else:
             spans = list(self._above(min(self._stop + window, reach.object_size), size, reach.object_size))
+        self._set_bounds()
         return spans
 
     def give_back(self, span: ByteRange) -> None:
         """See `Stream`."""
         self._asked = max(self._asked, span.stop) if self._is_backward else min(self._asked, span.start)
+
+    def _set_bounds(self) -> None:
+        self.low = min(self._start, self._asked) - MAX_GAP_BYTES - MAX_READ_BYTES
+        self.high = max(self._stop, self._asked) + MAX_GAP_BYTES + 1
 
     def _extend(self, span: ByteRange) -> None:
         gap = max(0, span.start - self._stop)
@@ -194,6 +210,7 @@ class Stride:
         self._size = span.size
         self._step = step
         self._asked_items = 0
+        self._set_bounds()
 
     @property
     def unread_bytes(self) -> int:
@@ -210,6 +227,7 @@ class Stride:
         self._asked_items = max(0, self._asked_items - 1)
         self._size = max(self._size, span.size)
         self.read_bytes += span.size
+        self._set_bounds()
 
     def ahead(self, reach: Reach) -> list[ByteRange]:
         """See `Stream`."""
@@ -229,6 +247,10 @@ class Stride:
         distance = span.start - self._start
         index = -(-distance // self._step) if self._step > 0 else distance // self._step
         self._asked_items = min(self._asked_items, max(0, index - 1))
+
+    def _set_bounds(self) -> None:
+        self.low = self._start + self._step - 1
+        self.high = self.low + 2
 
 
 def _window(read_bytes: int, growth: float) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from s3mount.ranges import MIB, ByteRange
-from s3mount.reading.streams import BLOCK_SIZE, Reach, Run, Stream, Stride, request_size
+from s3mount.reading.streams import BLOCK_SIZE, MAX_GAP_BYTES, Reach, Run, Stream, Stride, request_size
 from s3mount.store.interface import Link
 
 RANGE_SIZE = 8 * MIB
@@ -95,7 +95,7 @@ class Window:
         self._turn += 1
         demand = span.aligned(BLOCK_SIZE).clamp(self._size)
         tail = self._tail(span)
-        gap_bytes = int(link.round_trip_bytes)
+        gap_bytes = min(int(link.round_trip_bytes), MAX_GAP_BYTES)
         stream = self._match(span, gap_bytes)
         if stream is None:
             self._begin(span)
@@ -127,6 +127,8 @@ class Window:
         best: Stream | None = None
         best_distance = 0
         for stream in (*self._streams, *self._fresh):
+            if not stream.low < span.start < stream.high:
+                continue
             distance = stream.distance(span, gap_bytes)
             if distance is not None and (best is None or distance < best_distance):
                 best, best_distance = stream, distance
