@@ -16,6 +16,7 @@ import trio
 
 from s3mount import __version__
 from s3mount.control import MAX_BODY_BYTES
+from s3mount.errors import UsageError
 from s3mount.metrics import Metrics
 from s3mount.options import MountPointOptions
 from s3mount.status import describe
@@ -59,7 +60,10 @@ async def serve_control(
         )
 
     def hint(body: bytes) -> object:
-        return {"paths": add_hint(body)}
+        try:
+            return {"paths": add_hint(body)}
+        except UsageError as error:
+            return {"error": str(error)}
 
     await serve(mount_point.control_socket, {"status": status, "hint": hint}, task_status=task_status)
 

@@ -51,7 +51,7 @@ async def run(options: MountOptions, *, on_ready: Callable[[], None]) -> None:
             on_stale=invalidate_name,
         )
         cache = BlockCache(store, nursery, metrics, limit_bytes=options.read.memory_bytes)
-        upcoming = UpcomingFiles(tree, cache, nursery)
+        upcoming = UpcomingFiles(tree, cache, nursery, ttl_seconds=options.namespace.ttl_seconds)
         filesystem = FileSystem(
             tree, cache, upcoming, metrics, namespace_options=options.namespace, read_options=options.read
         )

@@ -10,7 +10,7 @@ import trio
 from cachetools import LRUCache
 
 from s3mount.cache.blocks import BlockCache
-from s3mount.errors import FileError
+from s3mount.errors import FileError, UsageError
 from s3mount.ids import ObjectId
 from s3mount.namespace.inodes import DirectoryInode, FileInode, Inode
 from s3mount.namespace.tree import Tree
@@ -42,7 +42,9 @@ LOST_FILES_AHEAD = 32
 class UpcomingFiles:
     """What one mount fetches ahead of reads."""
 
-    def __init__(self, tree: Tree, cache: BlockCache, nursery: trio.Nursery) -> None:
+    def __init__(self, tree: Tree, cache: BlockCache, nursery: trio.Nursery, *, ttl_seconds: float) -> None:
+        """Fetch ahead unless *ttl_seconds* is 0: names that may not be used again cannot be known ahead."""
+        self._is_enabled = ttl_seconds > 0
         self._tree = tree
         self._cache = cache
         self._nursery = nursery
@@ -60,7 +62,12 @@ class UpcomingFiles:
 
         Returns:
             Number of lines.
+
+        Raises:
+            UsageError: Nothing is fetched ahead here.
         """
+        if not self._is_enabled:
+            raise UsageError("with --ttl 0 every name is asked for anew: nothing can be fetched ahead")
         hint = HintedOrder(text)
         self._hints.append(hint)
         while len(self._hints) > MAX_HINTS or sum(hint.text_bytes for hint in self._hints) > MAX_HINT_BYTES:
@@ -80,6 +87,8 @@ class UpcomingFiles:
     def note_read(self, inode: FileInode) -> None:
         """A file is read for the first time since it was opened, and not from the kernel's page cache."""
         directory = inode.parent
+        if not self._is_enabled:
+            return
         if self._hints:
             if inode.was_read:
                 self._fetch_lost()

@@ -122,7 +122,7 @@ class Reader:
             parts += view
             start = piece.stop
         self._metrics.add(Metric.MEMORY_MISSES if has_waited else Metric.MEMORY_HITS)
-        return bytes(parts)
+        return memoryview(parts)
 
     def _deliver(self, fetched: FetchedRange, span: ByteRange) -> memoryview:
         view = fetched.view(span.start, span.stop)

@@ -103,6 +103,15 @@ def test_an_empty_order_is_refused_in_one_line(place: Scene, tmp_path: Path, ord
     assert done.stderr == f"s3mount: {tmp_path}/order names no files\n"
 
 
+def test_a_hint_for_a_mount_that_asks_for_every_name_anew_is_refused(seaweed: S3Server, tmp_path: Path) -> None:
+    with scene(seaweed, "--ttl", "0") as place:
+        done = hint(place, "a\nb", tmp_path)
+
+        assert done.returncode != 0
+        assert "with --ttl 0" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
 def test_a_hint_for_what_is_no_mount_is_refused_in_one_line(tmp_path: Path) -> None:
     done = run_command([*S3MOUNT, "hint", str(tmp_path), "--from-file", "/etc/hostname"], timeout=30)
 

@@ -54,7 +54,7 @@ async def filesystem(store, metrics, stale_names, nursery):
         on_stale=lambda parent, name: stale_names.append((parent, name)),
     )
     cache = BlockCache(store, nursery, metrics, limit_bytes=16 * MIB)
-    upcoming = UpcomingFiles(tree, cache, nursery)
+    upcoming = UpcomingFiles(tree, cache, nursery, ttl_seconds=OPTIONS.ttl_seconds)
     filesystem = FileSystem(tree, cache, upcoming, metrics, namespace_options=OPTIONS, read_options=ReadOptions())
     yield filesystem
     filesystem.check_invariants()

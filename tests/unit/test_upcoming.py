@@ -27,7 +27,7 @@ class Mount:
         self.store = store
         tree = Tree(store, OPTIONS, metrics, nursery, mounted_at_ns=7, on_stale=lambda parent, name: None)
         self.cache = BlockCache(store, nursery, metrics, limit_bytes=limit_bytes)
-        self.upcoming = UpcomingFiles(tree, self.cache, nursery)
+        self.upcoming = UpcomingFiles(tree, self.cache, nursery, ttl_seconds=OPTIONS.ttl_seconds)
         self.filesystem = FileSystem(
             tree, self.cache, self.upcoming, metrics, namespace_options=OPTIONS, read_options=ReadOptions()
         )
