@@ -7,7 +7,7 @@ import platform
 import sys
 from collections.abc import Callable
 
-from scripts.bench import names, reads
+from scripts.bench import faults, names, reads, resident, small
 from tests.support.servers import S3Server, seaweed_server
 
 NAMES: dict[str, Callable[[S3Server], None]] = {
@@ -22,6 +22,9 @@ READS: dict[str, Callable[[int], None]] = {
     "sequential": reads.bench_sequential,
     "random": reads.bench_random,
     "mapped": reads.bench_mapped,
+    "small": small.bench_small,
+    "stalls": faults.bench_stalls,
+    "resident": resident.bench_resident,
 }
 """Those with made-up objects; they are told by how much to divide their sizes."""
 

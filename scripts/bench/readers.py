@@ -8,7 +8,7 @@ import os
 import random
 import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from scripts.bench.jobs import Result, in_processes, in_threads, serve_job
@@ -43,10 +43,10 @@ def tar(path: str, read_size: int) -> Result:
     return in_threads(1, read)
 
 
-def offsets_of(*, seed: int, size: int, read_size: int, count: int) -> list[int]:
+def offsets_of(*, seed: int, size: int, read_size: int, count: int) -> Iterator[int]:
     """Where a thread with that *seed* reads."""
     choose = random.Random(seed)
-    return [choose.randrange(size - read_size) for _ in range(count)]
+    return (choose.randrange(size - read_size) for _ in range(count))
 
 
 def scattered(
