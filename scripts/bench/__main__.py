@@ -7,7 +7,7 @@ import platform
 import sys
 from collections.abc import Callable
 
-from scripts.bench import faults, names, reads, resident, small
+from scripts.bench import faults, names, reads, resident, runs, small
 from tests.support.servers import S3Server, seaweed_server
 
 NAMES: dict[str, Callable[[S3Server], None]] = {
@@ -25,6 +25,7 @@ READS: dict[str, Callable[[int], None]] = {
     "small": small.bench_small,
     "stalls": faults.bench_stalls,
     "resident": resident.bench_resident,
+    "runs": runs.bench_runs,
 }
 """Those with made-up objects; they are told by how much to divide their sizes."""
 
