@@ -10,7 +10,7 @@ both drive them.
 
 import re
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TypeAlias, TypeVar
 
 from s3mount.ranges import KIB
@@ -192,8 +192,17 @@ class AnswerReader:
         self._stop += count
 
 
-def receive_from(sock: socket.socket, reads: Reads[T]) -> T:
+def _ignore() -> None:
+    """Nobody wants to know."""
+
+
+def receive_from(sock: socket.socket, reads: Reads[T], note_arrival: Callable[[], None] = _ignore) -> T:
     """Do *reads* with what comes from *sock*, which blocks, with a timeout.
+
+    Args:
+        sock: Where from.
+        reads: What to receive.
+        note_arrival: Called each time that something came.
 
     Raises:
         OSError: The connection broke or stalled.
@@ -201,6 +210,8 @@ def receive_from(sock: socket.socket, reads: Reads[T]) -> T:
     try:
         into = next(reads)
         while True:
-            into = reads.send(sock.recv_into(into))
+            count = sock.recv_into(into)
+            note_arrival()
+            into = reads.send(count)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]

@@ -22,7 +22,7 @@ from s3mount.store.attempts import Attempts
 from s3mount.store.control import ControlAnswer, ControlClient, ControlRequest
 from s3mount.store.exchange import RangeGet
 from s3mount.store.fetch import FetchEngine
-from s3mount.store.interface import MAX_KEYS_PER_PAGE, UNMEASURED_LINK, Link, ListPage, ObjectSummary
+from s3mount.store.interface import MAX_KEYS_PER_PAGE, Link, ListPage, ObjectSummary
 from s3mount.store.lister import Lister
 from s3mount.store.pages import ARCHIVED_CLASSES, parse_size
 from s3mount.store.requests import RequestWriter
@@ -81,7 +81,7 @@ class S3Store:
     @property
     def link(self) -> Link:
         """See `ObjectStore.link`."""
-        return UNMEASURED_LINK
+        return self._workings.engine.link
 
     async def get_range(
         self,

@@ -54,6 +54,10 @@ class Report:
     """Bytes at the start of the buffer that are right."""
     requests_sent: int = 0
     connections_opened: int = 0
+    first_byte_seconds: float | None = None
+    """From sending the request to the first byte of its answer; known if nothing is missing."""
+    body_seconds: float | None = None
+    """From the first byte to the last; known if nothing is missing."""
     fault: Fault | None = None
     """Present if and only if bytes are missing."""
 

@@ -16,7 +16,8 @@ import trio
 from s3mount.errors import StoreUnavailableError
 from s3mount.store.answer import BUFFER_BYTES, Reads
 from s3mount.store.connection import Route, is_usable
-from s3mount.store.exchange import RangeGet, Report, fault_of_exception, receive
+from s3mount.store.exchange import Report, receive
+from s3mount.store.flight import Flight, UnwantedError
 
 T = TypeVar("T")
 
@@ -37,14 +38,15 @@ class Lanes:
         self._connect_limit = trio.CapacityLimiter(MAX_CONNECTING)
         self._is_closed = False
 
-    async def fetch(self, get: RangeGet) -> Report:
-        """Make one attempt. Nobody touches ``get.into`` once this has returned, or was cancelled."""
-        report = Report()
+    async def fetch(self, flight: Flight) -> Report:
+        """Make one attempt. Nobody touches the buffer once this has returned, or was cancelled."""
         try:
-            await self._attempt(get, report)
+            await self._attempt(flight)
         except Exception as error:  # noqa: BLE001 - whatever happens is the outcome of this attempt
-            report.fault = fault_of_exception(error)
-        return report
+            flight.end(error)
+        else:
+            flight.end(None)
+        return flight.report
 
     def close(self) -> None:
         """Close all idle connections; those in use are closed when their request is over."""
@@ -52,28 +54,31 @@ class Lanes:
         while self._idle:
             self._idle.pop().close()
 
-    async def _attempt(self, get: RangeGet, report: Report) -> None:
+    async def _attempt(self, flight: Flight) -> None:
+        flight.check_wanted()
         lane = self._take_idle()
         if lane is not None:
             try:
-                await self._exchange(lane, get, report)
+                await self._exchange(lane, flight)
             except ConnectionError:
-                if report.received:
+                if flight.is_cut or flight.is_filling:
                     raise
                 # The server closed an idle connection just now, which is its right: not a failure (RFC 9112, 9.6).
             else:
                 return
-        lane = await self._connect()
-        report.connections_opened += 1
-        await self._exchange(lane, get, report)
+        lane = await self._connect(flight)
+        flight.report.connections_opened += 1
+        await self._exchange(lane, flight)
 
-    async def _exchange(self, lane: "_Lane", get: RangeGet, report: Report) -> None:
+    async def _exchange(self, lane: "_Lane", flight: Flight) -> None:
         is_reusable = False
         try:
-            request = get.request(self._route)
-            report.requests_sent += 1
+            flight.use(lane.sock)
+            request = flight.get.request(self._route)
+            flight.note_sent()
             await lane.send(request)
-            is_reusable = await lane.drive(receive(get, lane.buffer, report, _nothing))
+            reads = receive(flight.get, lane.buffer, flight.report, flight.begin_filling)
+            is_reusable = await lane.drive(reads, flight)
         finally:
             if is_reusable and not self._is_closed:
                 self._idle.append(lane)
@@ -88,25 +93,42 @@ class Lanes:
             lane.close()
         return None
 
-    async def _connect(self) -> "_Lane":
-        """A new connection. A thread opens it, since resolving names and TLS block; one nobody waits for is dropped."""
+    async def _connect(self, flight: Flight) -> "_Lane":
+        """A new connection. A thread opens it, since resolving names and TLS block; one nobody waits for is closed."""
         if self._is_closed:
             raise StoreUnavailableError("the store is closed")
-        connection = await trio.to_thread.run_sync(
-            self._route.connect, abandon_on_cancel=True, limiter=self._connect_limit
-        )
-        return _Lane(connection, self._route.stall_timeout_seconds)
+        lanes: list[_Lane] = []
+
+        def connect() -> None:
+            lane = _Lane(self._route.connect())
+            lanes.append(lane)
+            if not is_wanted:
+                lane.close()
+
+        is_wanted = True
+        with trio.CancelScope() as scope:
+            flight.let_go = scope.cancel
+            try:
+                await trio.to_thread.run_sync(connect, abandon_on_cancel=True, limiter=self._connect_limit)
+            except trio.Cancelled:
+                is_wanted = False  # before closing: the thread first adds, then looks
+                while lanes:
+                    lanes.pop().close()
+                raise
+        flight.let_go = None
+        if not lanes:
+            raise UnwantedError("cut off")
+        return lanes[0]
 
 
 class _Lane:
-    """One connection."""
+    """One connection. There are no timeouts: a flight that has stalled is cut off by `watch`."""
 
-    def __init__(self, connection: http.client.HTTPConnection, stall_timeout_seconds: float) -> None:
+    def __init__(self, connection: http.client.HTTPConnection) -> None:
         self.buffer = bytearray(BUFFER_BYTES)
+        self.sock: socket.socket = connection.sock
         self._connection = connection
-        self._sock: socket.socket = connection.sock
-        self._sock.setblocking(False)
-        self._stall_timeout_seconds = stall_timeout_seconds
+        self.sock.setblocking(False)
 
     def is_usable(self) -> bool:
         return is_usable(self._connection)
@@ -119,33 +141,23 @@ class _Lane:
         left = memoryview(data)
         while left:
             try:
-                left = left[self._sock.send(left) :]
+                left = left[self.sock.send(left) :]
             except (BlockingIOError, ssl.SSLWantWriteError):
-                with trio.fail_after(self._stall_timeout_seconds):
-                    await trio.lowlevel.wait_writable(self._sock)
+                await trio.lowlevel.wait_writable(self.sock)
 
-    async def drive(self, reads: Reads[T]) -> T:
-        """Receive what *reads* asks for.
-
-        Raises:
-            TimeoutError: Nothing came for too long.
-        """
-        with trio.move_on_after(self._stall_timeout_seconds) as scope:
-            try:
-                into = next(reads)
-                await trio.lowlevel.wait_readable(self._sock)  # an answer takes its time
-                while True:
-                    try:
-                        count = self._sock.recv_into(into)
-                    except (BlockingIOError, ssl.SSLWantReadError):
-                        scope.deadline = trio.current_time() + self._stall_timeout_seconds
-                        await trio.lowlevel.wait_readable(self._sock)
-                    else:
-                        into = reads.send(count)
-            except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return]
-        raise TimeoutError("timed out")
-
-
-def _nothing() -> None:
-    """Nobody else has the buffer."""
+    async def drive(self, reads: Reads[T], flight: Flight) -> T:
+        """Receive what *reads* asks for."""
+        sock = self.sock
+        try:
+            into = next(reads)
+            await trio.lowlevel.wait_readable(sock)  # an answer takes its time
+            while True:
+                try:
+                    count = sock.recv_into(into)
+                except (BlockingIOError, ssl.SSLWantReadError):
+                    await trio.lowlevel.wait_readable(sock)
+                else:
+                    flight.note_arrival()
+                    into = reads.send(count)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]

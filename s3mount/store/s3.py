@@ -124,15 +124,14 @@ class _Opening:
                 stall_timeout_seconds=options.stall_timeout_seconds,
             )
         )
-        engine = FetchEngine(route, connections=options.connections)
         policy = RetryPolicy(options.request_deadline_seconds)
         try:
-            yield Workings(
-                self.attempts, policy, writer, control, Lister(control, writer), engine, self.attempts.metrics
-            )
+            async with FetchEngine.running(route, connections=options.connections) as engine:
+                yield Workings(
+                    self.attempts, policy, writer, control, Lister(control, writer), engine, self.attempts.metrics
+                )
         finally:
             with trio.CancelScope(shield=True):
-                await engine.close()
                 await bridge.run(control.close)
 
 

@@ -49,6 +49,11 @@ class Slots:
 
         await trio.lowlevel.wait_task_rescheduled(abort)
 
+    @property
+    def may_take_extra(self) -> bool:
+        """Whether one more request beyond the limits does no harm."""
+        return not self._concurrency.throttle.is_narrowed and self.taken < 2 * self._concurrency.throttle.most
+
     def take_extra(self, *, is_large: bool) -> None:
         """Take a slot beyond the limits; to be freed like any other."""
         self._count(is_large=is_large)

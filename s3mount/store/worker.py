@@ -1,19 +1,14 @@
-"""One thread of the fetch engine, with its connection, and the attempt it works on.
+"""One thread of the fetch engine, with its connection.
 
-A worker connects if need be, signs, sends, and judges the answer's head before it touches the buffer.
-
-Who owns the buffer: the worker, from `Fetch.begin_filling` until its report. A cancelled caller cuts the connection and
-returns once the worker has reported; before `begin_filling` it returns at once, and the worker finds that it is not
-wanted any more.
-
-Locks: `Fetch.lock` is the only one, and nothing that waits is called under it.
+A worker connects if need be, signs, sends, and judges the answer's head before it touches the buffer; `flight` says who
+owns that.
 """
 
 import http.client
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import outcome
 
@@ -21,78 +16,45 @@ from s3mount.errors import StoreUnavailableError
 from s3mount.store.answer import BUFFER_BYTES, receive_from
 from s3mount.store.bridge import Deliver
 from s3mount.store.connection import Route, cut, is_usable
-from s3mount.store.exchange import RangeGet, Report, fault_of_exception, receive
+from s3mount.store.exchange import Report, receive
+from s3mount.store.flight import Flight, UnwantedError, cut_off
 
 DeliverReport = Deliver[Report]
 """Named, since an annotation of a nested function is evaluated at each call, at 50 µs."""
 
 
 @dataclass(slots=True)
-class Fetch:
-    """An attempt in the hands of a worker."""
+class Job:
+    """A flight in the hands of a worker."""
 
-    get: RangeGet
+    flight: Flight
     deliver: DeliverReport
     free_worker: Callable[[], None]
     """Called on the worker's thread when its report comes after the caller has gone."""
-    lock: threading.Lock = field(default_factory=threading.Lock)
     is_cancelled: bool = False
-    is_filling: bool = False
-    is_abandoned: bool = False
-    """The caller was let go before the report."""
-    connection: http.client.HTTPConnection | None = None
 
-    def use(self, connection: http.client.HTTPConnection) -> None:
-        """Tell which connection to cut on cancellation.
-
-        Raises:
-            _UnwantedError: The caller has gone.
-        """
-        with self.lock:
-            self.connection = connection
-            if self.is_cancelled:
-                raise _UnwantedError
-
-    def begin_filling(self) -> None:
-        """Take the buffer.
-
-        Raises:
-            _UnwantedError: The caller has gone.
-        """
-        with self.lock:
-            if self.is_cancelled:
-                raise _UnwantedError
-            self.is_filling = True
-
-    def report(self, report: Report) -> None:
-        """Give the buffer back."""
-        with self.lock:
-            self.connection = None
-            self.is_filling = False
-            was_cancelled, is_abandoned = self.is_cancelled, self.is_abandoned
-            self.is_cancelled = True  # a cancellation from now on has nothing to let go
-        if is_abandoned:
+    def report(self, error: Exception | None) -> None:
+        """The worker has let go of the flight."""
+        flight = self.flight
+        flight.end(error)
+        if flight.was_let_go:
             self.free_worker()
-        elif was_cancelled and report.fault is not None:
+        elif self.is_cancelled and error is not None:
             self.deliver(outcome.Error(StoreUnavailableError("cancelled")))  # the fault is of our own making
         else:
-            self.deliver(outcome.Value(report))
+            self.deliver(outcome.Value(flight.report))
 
     def cancel(self) -> None:
-        """Wake the worker, and let the caller go unless the worker has the buffer."""
-        with self.lock:
-            if self.is_cancelled:
-                return
-            self.is_cancelled = True
-            self.is_abandoned = not self.is_filling
-            if self.connection is not None and self.connection.sock is not None:
-                cut(self.connection.sock)
-        if self.is_abandoned:
+        """The caller wants to go."""
+        self.is_cancelled = True
+        self.flight.cut()
+
+    def let_go(self) -> None:
+        """Wake the caller before the worker has reported."""
+        if self.is_cancelled:
             self.deliver(outcome.Error(StoreUnavailableError("cancelled")))
-
-
-class _UnwantedError(OSError):
-    """Nobody waits for the answer any more."""
+        else:
+            self.deliver(outcome.Value(Report(requests_sent=self.flight.report.requests_sent, fault=cut_off())))
 
 
 class Worker(threading.Thread):
@@ -100,7 +62,7 @@ class Worker(threading.Thread):
 
     def __init__(self, route: Route, *, name: str) -> None:
         super().__init__(name=name, daemon=True)
-        self.inbox: queue.SimpleQueue[Fetch | None] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._route = route
         self._connection: http.client.HTTPConnection | None = None
         self._buffer = bytearray(BUFFER_BYTES)
@@ -108,8 +70,8 @@ class Worker(threading.Thread):
 
     def run(self) -> None:
         """Make attempts until told to end."""
-        while (fetch := self.inbox.get()) is not None:
-            fetch.report(self._attempt(fetch))
+        while (job := self.inbox.get()) is not None:
+            job.report(self._attempt(job.flight))
         self._disconnect()
 
     def end(self) -> None:
@@ -120,41 +82,42 @@ class Worker(threading.Thread):
         if connection is not None and connection.sock is not None:
             cut(connection.sock)
 
-    def _attempt(self, fetch: Fetch) -> Report:
-        report = Report()
+    def _attempt(self, flight: Flight) -> Exception | None:
         try:
-            self._exchange(fetch, report)
+            self._exchange(flight)
         except Exception as error:  # noqa: BLE001 - the top of a thread, which must report whatever happens
-            report.fault = fault_of_exception(error)
-        return report
+            return error
+        return None
 
-    def _exchange(self, fetch: Fetch, report: Report) -> None:
-        """One request and its answer; counts in *report* as it goes."""
+    def _exchange(self, flight: Flight) -> None:
+        """One request and its answer."""
+        flight.check_wanted()
         if self._connection is not None and is_usable(self._connection):
             try:
-                self._exchange_on(self._connection, fetch, report)
+                self._exchange_on(self._connection, flight)
             except ConnectionError:
-                if fetch.is_cancelled or fetch.is_filling:
+                if flight.is_cut or flight.is_filling:
                     raise
                 # The server closed an idle connection just now, which is its right: not a failure (RFC 9112, 9.6).
             else:
                 return
         self._disconnect()
+        flight.check_wanted()
         if self._is_ending:
-            raise _UnwantedError
+            raise UnwantedError("the store is closed")
         self._connection = self._route.connect()
-        report.connections_opened += 1
-        self._exchange_on(self._connection, fetch, report)
+        flight.report.connections_opened += 1
+        self._exchange_on(self._connection, flight)
 
-    def _exchange_on(self, connection: http.client.HTTPConnection, fetch: Fetch, report: Report) -> None:
-        fetch.use(connection)
+    def _exchange_on(self, connection: http.client.HTTPConnection, flight: Flight) -> None:
+        flight.use(connection.sock)
         is_reusable = False
         try:
-            request = fetch.get.request(self._route)
-            report.requests_sent += 1
+            request = flight.get.request(self._route)
+            flight.note_sent()
             connection.sock.sendall(request)
-            reads = receive(fetch.get, self._buffer, report, fetch.begin_filling)
-            is_reusable = receive_from(connection.sock, reads)
+            reads = receive(flight.get, self._buffer, flight.report, flight.begin_filling)
+            is_reusable = receive_from(connection.sock, reads, flight.note_arrival)
         finally:
             if not is_reusable:
                 self._disconnect()
