@@ -177,6 +177,11 @@ class BlockCache:
         return self._store.link
 
     @property
+    def streams(self) -> int:
+        """Streams that read at present, at least one."""
+        return max(1, len(self._shares))
+
+    @property
     def fair_share_bytes(self) -> int:
         """Readahead that each stream may have in memory unread."""
         return self._shares.fair_bytes

@@ -80,7 +80,8 @@ class Reader:
     def _plan(self, span: ByteRange) -> ReadPlan:
         window = self._window
         was_open = window.is_tail_first is None
-        plan = window.plan(span, link=self._cache.link, budget=self._cache.fair_share_bytes)
+        cache = self._cache
+        plan = window.plan(span, link=cache.link, budget=cache.fair_share_bytes, streams=cache.streams)
         if was_open and window.is_tail_first is not None:
             self._tails.note(self.object_id.key, is_tail_first=window.is_tail_first)
         return plan

@@ -82,13 +82,14 @@ class Window:
         self.is_tail_first: bool | None = None
         """Whether its end was read first; None while that is open."""
 
-    def plan(self, span: ByteRange, *, link: Link, budget: int) -> ReadPlan:
+    def plan(self, span: ByteRange, *, link: Link, budget: int, streams: int = 1) -> ReadPlan:
         """What to fetch for a read of *span* (inside the object).
 
         Args:
             span: Not empty.
             link: What requests cost.
             budget: Bytes that the stream it belongs to may have in memory unread.
+            streams: How many streams of all objects share the link.
         """
         if self._size <= RANGE_SIZE:
             return ReadPlan(ByteRange(0, self._size))
@@ -106,14 +107,16 @@ class Window:
         stream.turn = self._turn
         if stream.read_bytes > LONG_RUN_BYTES:
             self._is_careful = False
-        ahead = stream.ahead(self._reach(stream, link, budget))
+        ahead = stream.ahead(self._reach(stream, link, budget, streams))
         return ReadPlan(demand, (*ahead, *tail), stream)
 
-    def _reach(self, stream: Stream, link: Link, budget: int) -> Reach:
+    def _reach(self, stream: Stream, link: Link, budget: int, streams: int) -> Reach:
         limit = min(self._max_readahead, budget)
-        largest, window = RANGE_SIZE, _full_window(RANGE_SIZE, link)
-        if stream.read_bytes > LONG_RUN_BYTES and _full_window(2 * RANGE_SIZE, link) <= limit:
-            largest, window = 2 * RANGE_SIZE, _full_window(2 * RANGE_SIZE, link)
+        largest, window = RANGE_SIZE, _full_window(RANGE_SIZE, link, streams)
+        if stream.read_bytes > LONG_RUN_BYTES and streams == 1:
+            wider = _full_window(2 * RANGE_SIZE, link, streams)
+            if wider <= limit:
+                largest, window = 2 * RANGE_SIZE, wider
         window = min(window, limit)
         return Reach(
             object_size=self._size,
@@ -179,7 +182,7 @@ class Window:
         return ()
 
 
-def _full_window(request_bytes: int, link: Link) -> int:
-    """Bytes that must be on their way in requests of that size for a reader to get them at full rate."""
+def _full_window(request_bytes: int, link: Link, streams: int) -> int:
+    """Bytes that must be on their way in requests of that size for one of *streams* to get its part of the full rate."""
     rate = request_bytes / (link.round_trip_seconds + request_bytes / link.bytes_per_second)
-    return int(max(MIN_REQUESTS_AHEAD, FULL_RATE / rate)) * request_bytes
+    return int(max(MIN_REQUESTS_AHEAD, FULL_RATE / streams / rate)) * request_bytes

@@ -29,11 +29,12 @@ class Present:
 class Reading:
     """Reads of one object, in a memory that never forgets."""
 
-    def __init__(self, size=GIB, *, link=LAN, budget=BUDGET, max_readahead=256 * MIB, expects_tail=False):
+    def __init__(self, size=GIB, *, link=LAN, budget=BUDGET, max_readahead=256 * MIB, expects_tail=False, streams=1):
         self.window = Window(size, max_readahead, expects_tail=expects_tail)
         self.size = size
         self.link = link
         self.budget = budget
+        self.streams = streams
         self.blocks = ObjectBlocks(ObjectId("k", ETag("e")), size)
         self.requests = []
         self.planned_ahead = []
@@ -42,7 +43,7 @@ class Reading:
     def read(self, start, size):
         """One read; returns the requests it leads to."""
         span = ByteRange(start, start + size).clamp(self.size)
-        plan = self.window.plan(span, link=self.link, budget=self.budget)
+        plan = self.window.plan(span, link=self.link, budget=self.budget, streams=self.streams)
         assert plan.demand.start <= span.start
         assert plan.demand.stop >= span.stop
         assert all(0 <= ahead.start < ahead.stop <= self.size for ahead in plan.ahead)
@@ -140,6 +141,15 @@ def test_a_fast_long_link_gets_enough_requests_to_fill_it():
     ahead = reading.fetched_bytes - 512 * MIB
 
     assert ahead >= 1e9 * (S3.round_trip_seconds + 16 * MIB / S3.bytes_per_second) - RANGE_SIZE
+
+
+def test_streams_that_share_a_link_need_less_each():
+    alone, one_of_four = Reading(4 * GIB, link=S3), Reading(4 * GIB, link=S3, streams=4)
+
+    alone.read_all(pieces(0, 256 * MIB, MIB))
+    one_of_four.read_all(pieces(0, 256 * MIB, MIB))
+
+    assert one_of_four.fetched_bytes - 256 * MIB < (alone.fetched_bytes - 256 * MIB) / 2
 
 
 def test_a_short_link_gets_no_more_than_it_needs():
