@@ -183,6 +183,6 @@ class Window:
 
 
 def _full_window(request_bytes: int, link: Link, streams: int) -> int:
-    """Bytes that must be on their way in requests of that size for one of *streams* to get its part of the full rate."""
+    """Bytes that must be on their way in such requests for one of *streams* to get its part of the full rate."""
     rate = request_bytes / (link.round_trip_seconds + request_bytes / link.bytes_per_second)
     return int(max(MIN_REQUESTS_AHEAD, FULL_RATE / streams / rate)) * request_bytes
