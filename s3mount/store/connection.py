@@ -1,15 +1,19 @@
 """Opens connections for data reads: directly or through a proxy, in the clear or by TLS."""
 
 import contextlib
-import http.client
 import select
 import socket
 import ssl
 from base64 import b64encode
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
+from s3mount.store.addresses import Addresses
+from s3mount.store.answer import BUFFER_BYTES, AnswerReader, receive_from
 from s3mount.store.endpoint import Endpoint
+
+_FIRST_REFUSAL = 300
+"""Statuses of a proxy from here on are no tunnel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +42,36 @@ def proxy_from_url(url: str) -> Proxy:
     return Proxy(parts.hostname, parts.port or 80, headers)
 
 
+class Resumption:
+    """The TLS session of an earlier connection, which spares the next one half of the handshake.
+
+    May be used from any thread: a session is replaced as a whole.
+    """
+
+    def __init__(self) -> None:
+        self._session: ssl.SSLSession | None = None
+
+    def wrap(self, sock: socket.socket, context: ssl.SSLContext, hostname: str) -> ssl.SSLSocket:
+        """Begin TLS; always with the same *context* and *hostname*, to which a session belongs.
+
+        Raises:
+            OSError: The server, or its certificate, is not the right one.
+        """
+        try:
+            return context.wrap_socket(sock, server_hostname=hostname, session=self._session)
+        except OSError:
+            self._session = None  # in case that was the reason
+            raise
+
+    def keep(self, sock: socket.socket) -> None:
+        """Note the session of a connection that has brought an answer: with TLS 1.3 it is there only then."""
+        if isinstance(sock, ssl.SSLSocket):
+            self._session = sock.session
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How connections reach the endpoint."""
+    """How connections reach the endpoint. May be used from any thread."""
 
     endpoint: Endpoint
     proxy: Proxy | None = None
@@ -48,26 +79,43 @@ class Route:
     """Present if and only if the endpoint speaks TLS."""
     connect_timeout_seconds: float = 5.0
     stall_timeout_seconds: float = 10.0
+    addresses: Addresses = field(default_factory=Addresses)
+    resumption: Resumption = field(default_factory=Resumption)
 
-    def connect(self) -> http.client.HTTPConnection:
-        """Open a connection; resolves the host name anew.
+    def connect(self) -> socket.socket:
+        """Open a connection.
 
         Raises:
             OSError: It cannot be reached, or not by TLS.
+            ValueError: The proxy does not speak HTTP.
         """
         host, port = (self.endpoint.host, self.endpoint.port)
         if self.proxy is not None:
             host, port = (self.proxy.host, self.proxy.port)
-        timeout = self.connect_timeout_seconds
-        if self.ssl_context is None:
-            connection = http.client.HTTPConnection(host, port, timeout=timeout)
-        else:
-            connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=self.ssl_context)
-            if self.proxy is not None:
-                connection.set_tunnel(self.endpoint.host, self.endpoint.port, self.proxy.headers)
-        connection.connect()
-        connection.sock.settimeout(self.stall_timeout_seconds)
-        return connection
+        sock = self.addresses.connect(host, port, self.connect_timeout_seconds)
+        try:
+            sock.settimeout(self.connect_timeout_seconds)
+            if self.ssl_context is not None:
+                if self.proxy is not None:
+                    self._open_tunnel(sock, self.proxy)
+                sock = self.resumption.wrap(sock, self.ssl_context, self.endpoint.host)
+            sock.settimeout(self.stall_timeout_seconds)
+        except (OSError, ValueError):
+            sock.close()
+            raise
+        return sock
+
+    def _open_tunnel(self, sock: socket.socket, proxy: Proxy) -> None:
+        """Have the proxy pass on what follows as it is (RFC 9110, 9.3.6)."""
+        host = f"[{self.endpoint.host}]" if ":" in self.endpoint.host else self.endpoint.host
+        authority = f"{host}:{self.endpoint.port}"
+        headers = {"Host": authority, **proxy.headers}
+        lines = [f"CONNECT {authority} HTTP/1.1", *(f"{name}: {headers[name]}" for name in headers), "", ""]
+        sock.sendall("\r\n".join(lines).encode("latin-1"))
+        answer = AnswerReader(bytearray(BUFFER_BYTES))
+        receive_from(sock, answer.receive_head())
+        if answer.status >= _FIRST_REFUSAL:
+            raise OSError(f"the proxy refuses to connect: status {answer.status}")
 
     def target(self, path: str) -> str:
         """What the request line says: a plain proxy is told the whole URL."""
@@ -78,11 +126,8 @@ class Route:
         return {} if self.proxy is None or self.endpoint.is_tls else self.proxy.headers
 
 
-def is_usable(connection: http.client.HTTPConnection) -> bool:
+def is_usable(sock: socket.socket) -> bool:
     """Whether an idle connection has neither been closed by the server nor been sent something nobody asked for."""
-    sock = connection.sock
-    if sock is None:
-        return False
     poller = select.poll()
     poller.register(sock, select.POLLIN)
     if not poller.poll(0):

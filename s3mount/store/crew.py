@@ -1,10 +1,11 @@
 """The worker threads: hands each a flight, and lets the caller sleep until the worker's report wakes it.
 
 A worker is idle again only with its own report, so there are never more threads than slots, however many callers give
-up.
+up. Those that have been idle for long end.
 """
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -34,8 +35,10 @@ class Crew:
     def __init__(self, route: Route) -> None:
         self._route = route
         self._workers: list[Worker] = []
+        self._numbers = itertools.count()
         self._idle: list[Worker] = []
-        """Last in, first out: few warm connections are better than many lukewarm ones."""
+        """Last in, first out: few warm connections are better than many lukewarm ones. The first ones are those not
+        used for longest."""
 
     async def fetch(self, flight: Flight, free_slot: Callable[[], None]) -> Report:
         """Make one attempt.
@@ -50,6 +53,7 @@ class Crew:
         token = trio.lowlevel.current_trio_token()
 
         def free() -> None:
+            worker.idle_since = time.monotonic()
             self._idle.append(worker)
             free_slot()
 
@@ -69,6 +73,13 @@ class Crew:
             if not flight.was_let_go:
                 free()
 
+    def retire(self, *, unused_since: float, keep: int) -> None:
+        """End workers not used since then, and their connections, except the *keep* used last."""
+        while len(self._idle) > keep and self._idle[0].idle_since <= unused_since:
+            worker = self._idle.pop(0)
+            self._workers.remove(worker)
+            worker.end()
+
     async def close(self) -> None:
         """End all workers within a bounded time. Doing it twice does no harm."""
         workers, self._workers = self._workers, []
@@ -79,7 +90,7 @@ class Crew:
                 await trio.to_thread.run_sync(_join_all, workers)
 
     def _start_worker(self) -> Worker:
-        worker = Worker(self._route, name=f"s3mount-fetch-{len(self._workers)}")
+        worker = Worker(self._route, name=f"s3mount-fetch-{next(self._numbers)}")
         self._workers.append(worker)
         # The size is the process's: a thread that a library starts at this very moment gets it too, and does not mind.
         previous = threading.stack_size(_STACK_BYTES)

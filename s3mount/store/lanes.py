@@ -6,9 +6,9 @@ belong to threads all the same, since several cores can then receive at a time.
 """
 
 import contextlib
-import http.client
 import socket
 import ssl
+import time
 from typing import TypeVar
 
 import trio
@@ -34,7 +34,7 @@ class Lanes:
     def __init__(self, route: Route) -> None:
         self._route = route
         self._idle: list[_Lane] = []
-        """Last in, first out."""
+        """Last in, first out: the first ones are those not used for longest."""
         self._connect_limit = trio.CapacityLimiter(MAX_CONNECTING)
         self._is_closed = False
 
@@ -54,6 +54,11 @@ class Lanes:
         while self._idle:
             self._idle.pop().close()
 
+    def retire(self, *, unused_since: float, keep: int) -> None:
+        """Close connections not used since then, except the *keep* used last."""
+        while len(self._idle) > keep and self._idle[0].idle_since <= unused_since:
+            self._idle.pop(0).close()
+
     async def _attempt(self, flight: Flight) -> None:
         flight.check_wanted()
         lane = self._take_idle()
@@ -69,6 +74,8 @@ class Lanes:
         lane = await self._connect(flight)
         flight.report.connections_opened += 1
         await self._exchange(lane, flight)
+        if lane in self._idle:
+            self._route.resumption.keep(lane.sock)
 
     async def _exchange(self, lane: "_Lane", flight: Flight) -> None:
         is_reusable = False
@@ -81,6 +88,7 @@ class Lanes:
             is_reusable = await lane.drive(reads, flight)
         finally:
             if is_reusable and not self._is_closed:
+                lane.idle_since = time.monotonic()
                 self._idle.append(lane)
             else:
                 lane.close()
@@ -124,18 +132,18 @@ class Lanes:
 class _Lane:
     """One connection. There are no timeouts: a flight that has stalled is cut off by `watch`."""
 
-    def __init__(self, connection: http.client.HTTPConnection) -> None:
+    def __init__(self, sock: socket.socket) -> None:
         self.buffer = bytearray(BUFFER_BYTES)
-        self.sock: socket.socket = connection.sock
-        self._connection = connection
-        self.sock.setblocking(False)
+        self.sock = sock
+        self.idle_since = 0.0
+        sock.setblocking(False)
 
     def is_usable(self) -> bool:
-        return is_usable(self._connection)
+        return is_usable(self.sock)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            self._connection.close()
+            self.sock.close()
 
     async def send(self, data: bytes) -> None:
         left = memoryview(data)

@@ -4,8 +4,8 @@ A worker connects if need be, signs, sends, and judges the answer's head before 
 owns that.
 """
 
-import http.client
 import queue
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,9 +64,11 @@ class Worker(threading.Thread):
         super().__init__(name=name, daemon=True)
         self.inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._route = route
-        self._connection: http.client.HTTPConnection | None = None
+        self._sock: socket.socket | None = None
         self._buffer = bytearray(BUFFER_BYTES)
         self._is_ending = False
+        self.idle_since = 0.0
+        """When it last had something to do; the crew's."""
 
     def run(self) -> None:
         """Make attempts until told to end."""
@@ -78,9 +80,9 @@ class Worker(threading.Thread):
         """Tell the thread to end, and wake it if it waits for the network; called on the trio thread."""
         self._is_ending = True
         self.inbox.put(None)
-        connection = self._connection
-        if connection is not None and connection.sock is not None:
-            cut(connection.sock)
+        sock = self._sock
+        if sock is not None:
+            cut(sock)
 
     def _attempt(self, flight: Flight) -> Exception | None:
         try:
@@ -92,9 +94,9 @@ class Worker(threading.Thread):
     def _exchange(self, flight: Flight) -> None:
         """One request and its answer."""
         flight.check_wanted()
-        if self._connection is not None and is_usable(self._connection):
+        if self._sock is not None and is_usable(self._sock):
             try:
-                self._exchange_on(self._connection, flight)
+                self._exchange_on(self._sock, flight)
             except ConnectionError:
                 if flight.is_cut or flight.is_filling:
                     raise
@@ -105,24 +107,26 @@ class Worker(threading.Thread):
         flight.check_wanted()
         if self._is_ending:
             raise UnwantedError("the store is closed")
-        self._connection = self._route.connect()
+        sock = self._sock = self._route.connect()
         flight.report.connections_opened += 1
-        self._exchange_on(self._connection, flight)
+        self._exchange_on(sock, flight)
+        if self._sock is not None:
+            self._route.resumption.keep(sock)
 
-    def _exchange_on(self, connection: http.client.HTTPConnection, flight: Flight) -> None:
-        flight.use(connection.sock)
+    def _exchange_on(self, sock: socket.socket, flight: Flight) -> None:
+        flight.use(sock)
         is_reusable = False
         try:
             request = flight.get.request(self._route)
             flight.note_sent()
-            connection.sock.sendall(request)
+            sock.sendall(request)
             reads = receive(flight.get, self._buffer, flight.report, flight.begin_filling)
-            is_reusable = receive_from(connection.sock, reads, flight.note_arrival)
+            is_reusable = receive_from(sock, reads, flight.note_arrival)
         finally:
             if not is_reusable:
                 self._disconnect()
 
     def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            sock.close()
