@@ -5,6 +5,9 @@ ever while none is in flight. `hedging` says what is late.
 
 Requests that make no progress give up their place to others: up to twice as many connections as allowed come into use
 then. When even these have stalled and somebody waits, the longest stalled are cut off to wait their turn anew.
+
+A stall in mid-body is cut off, so that `retry` has the rest fetched; before the first byte, only where a second request
+has stalled, too.
 """
 
 import logging
@@ -137,5 +140,9 @@ class Watch:
         self._slots.wake()
         in_the_way = self._slots.urgent_waiting() if len(look.stalled) >= self._most else 0
         for place, (_, flight) in enumerate(look.stalled):
-            if place < in_the_way or (flight.arrivals and self._budget.take()):
+            if place < in_the_way:
                 flight.cut()
+            elif (flight.arrivals or flight.landed is not None) and self._budget.take():
+                flight.cut()
+                if flight.rival is not None:  # there were two, and both have stalled
+                    flight.rival.cut()

@@ -16,6 +16,7 @@ from s3mount.store.exchange import RangeGet, Report
 from s3mount.store.fetch import FetchEngine
 from s3mount.store.interface import UNMEASURED_LINK
 from s3mount.store.responses import ExpectedRange
+from s3mount.store.retry import FaultKind
 from tests.integration.scripted_server import Act, Answer, Request, ScriptedServer, ServedObject
 
 BODY = b"".join(number.to_bytes(8, "big") for number in range(64 * KIB))
@@ -193,6 +194,15 @@ async def test_a_stall_in_mid_body_is_cut_off_and_what_came_is_kept():
         assert report.fault is not None
         assert report.received == 1000
         assert len(server.gets) == 1
+
+
+async def test_when_the_second_request_stalls_too_both_are_cut_off():
+    async with running(stall) as (engine, server):
+        report = await fetched(engine)
+
+        assert report.fault is not None
+        assert report.fault.kind is FaultKind.TRANSIENT
+        assert report.requests_sent == len(server.gets) == 2
 
 
 async def stall_again_and_again(engine: FetchEngine) -> None:
