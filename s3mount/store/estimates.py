@@ -1,9 +1,10 @@
 """Estimates of what is usual, from what was seen last: durations by quantile, and the link as a whole. Pure."""
 
+import dataclasses
 import math
 
 from s3mount.ranges import MIB
-from s3mount.store.interface import UNMEASURED_LINK, Link
+from s3mount.store.interface import UNMEASURED_LINK
 
 MIN_BODY_BYTES = MIB
 """Smaller bodies tell nothing about bytes per second: much of them came with the head."""
@@ -21,6 +22,9 @@ _HEAVIEST = 1e9
 
 _RATE_SHARE = 0.1
 """Weight of a new rate against all before."""
+
+_REFRESH_EVERY = 16
+"""A quantile costs 5 µs, which is too much for every request."""
 
 
 class Durations:
@@ -63,27 +67,24 @@ class LinkEstimate:
     """What a range GET costs at present."""
 
     def __init__(self) -> None:
+        self.link = UNMEASURED_LINK
+        """The estimates; what was not measured is assumed."""
         self._first_bytes = Durations()
-        self._bytes_per_second: float | None = None
+        self._has_rate = False
 
     def note_first_byte(self, seconds: float) -> None:
         """The first byte of an answer came so long after the request was sent."""
         self._first_bytes.note(seconds)
+        count = self._first_bytes.count
+        if count < _REFRESH_EVERY or count % _REFRESH_EVERY == 0:
+            self.link = dataclasses.replace(self.link, round_trip_seconds=self._first_bytes.quantile(0.5))
 
     def note_body(self, size: int, seconds: float) -> None:
         """So many bytes took so long, from the first one on."""
         if size < MIN_BODY_BYTES or seconds <= 0:
             return
-        rate = size / seconds
-        before = self._bytes_per_second
-        self._bytes_per_second = rate if before is None else before + _RATE_SHARE * (rate - before)
-
-    @property
-    def link(self) -> Link:
-        """The estimates; what was not measured is assumed."""
-        return Link(
-            round_trip_seconds=self._first_bytes.quantile(0.5)
-            if self._first_bytes.count
-            else UNMEASURED_LINK.round_trip_seconds,
-            bytes_per_second=self._bytes_per_second or UNMEASURED_LINK.bytes_per_second,
-        )
+        before, rate = self.link.bytes_per_second, size / seconds
+        if self._has_rate:
+            rate = before + _RATE_SHARE * (rate - before)
+        self._has_rate = True
+        self.link = dataclasses.replace(self.link, bytes_per_second=rate)

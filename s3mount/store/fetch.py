@@ -181,7 +181,7 @@ async def _first_of(flight: Flight, report: Report, rival: Flight) -> Report:
     """The report of whichever of both brought bytes, *report* being that of *flight*."""
     assert rival.landed is not None
     best = report
-    if report.fault is None or report.received:
+    if _is_settled(flight, report):
         rival.cut()
     else:
         await rival.landed.wait()
@@ -192,6 +192,13 @@ async def _first_of(flight: Flight, report: Report, rival: Flight) -> Report:
     best.requests_sent += other.requests_sent
     best.connections_opened += other.connections_opened
     return best
+
+
+def _is_settled(flight: Flight, report: Report) -> bool:
+    """Whether a second request could change nothing any more."""
+    if report.fault is None or report.received:
+        return True
+    return not flight.is_cut and report.fault.kind is not FaultKind.TRANSIENT
 
 
 async def _end(rival: Flight) -> None:

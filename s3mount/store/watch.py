@@ -93,17 +93,17 @@ class Watch:
             late = time.monotonic() - self._due
             self._due, self._scope = float("inf"), trio.CancelScope()
             try:
-                self._look_at_all(is_late=late > LATE_SECONDS)
+                self.look(is_late=late > LATE_SECONDS)
             except Exception:  # the top of a background task: without it, nothing would be cut off any more
                 log.exception("a look at the requests in flight failed")
                 self._look_by(time.monotonic() + LOOK_SECONDS)
 
-    def _look_by(self, due: float) -> None:
-        if due < self._due:
-            self._due = due
-            self._scope.deadline = trio.current_time() + (due - time.monotonic())
+    def look(self, *, is_late: bool = False) -> None:
+        """Look at all that are in flight, now.
 
-    def _look_at_all(self, *, is_late: bool) -> None:
+        Args:
+            is_late: Nobody has looked when it was due: what has not moved since may have had no chance to.
+        """
         now = time.monotonic()
         look = _Look(now, now + LOOK_SECONDS, [])
         for flight in tuple(self._flights):
@@ -114,6 +114,11 @@ class Watch:
         self._make_room(look)
         if self._flights:
             self._look_by(look.due)
+
+    def _look_by(self, due: float) -> None:
+        if due < self._due:
+            self._due = due
+            self._scope.deadline = trio.current_time() + (due - time.monotonic())
 
     def _look_at(self, flight: Flight, look: _Look) -> None:
         if flight.is_cut:

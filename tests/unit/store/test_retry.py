@@ -90,3 +90,15 @@ def test_progress_starts_anew():
 
     assert retries.delay_after(fault(), now=118.0, share=0.5) == pytest.approx(0.05)
     assert retries.corrupt_answers == 0
+
+
+def test_where_starts_are_limited_already_throttled_requests_come_back_soon():
+    policy = RetryPolicy(deadline_seconds=60).where_starts_are_limited()
+
+    assert [policy.delay_bound_seconds(FaultKind.THROTTLED, failures) for failures in (1, 2, 3, 9)] == [
+        0.1,
+        0.2,
+        0.4,
+        0.5,
+    ]
+    assert policy.delay_bound_seconds(FaultKind.TRANSIENT, 9) == RetryPolicy(60).max_delay_seconds
