@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scripts.bench.harness import MountedBy, mounted_by, timed
+from scripts.bench.harness import MountedBy, mounted_by
 from scripts.bench.jobs import Result
 from scripts.bench.object_client import BUCKET, Counts, ObjectServer
 
@@ -48,22 +48,11 @@ def measure(server: ObjectServer, job: Callable[[], Result], mount: MountedBy | 
     return Measured(result, counts, mount.cpu_seconds() - cpu_before if mount else result.cpu_seconds)
 
 
-def measure_in(
-    tool: str, server: ObjectServer, job: Callable[[MountedBy], Result], *options: str, prepare: tuple[str, ...] = ()
-) -> Measured:
-    """The same in a fresh mount.
-
-    Args:
-        tool: One of `harness.tools`.
-        server: Mounted.
-        job: Gets the mount.
-        options: Further options of the tool.
-        prepare: Directories whose names are listed before.
-    """
-    options = (*options, "--ca-bundle", str(server.ca_file)) if server.ca_file and tool == "s3mount" else options
+def measure_in(tool: str, server: ObjectServer, job: Callable[[MountedBy], Result], *options: str) -> Measured:
+    """The same in a fresh mount by one of `harness.tools`, with further options; the job gets the mount."""
+    if server.ca_file and tool == "s3mount":
+        options = (*options, "--ca-bundle", str(server.ca_file))
     with mounted_by(tool, server.endpoint_url, BUCKET, *options) as mount:
-        for directory in prepare:
-            timed(mount, "ls", "-l", directory)
         return measure(server, lambda: job(mount), mount)
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
+from scripts.bench.jobs import REPOSITORY
 from scripts.bench.objects import Made
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 BUCKET = "bucket"
 END_SECONDS = 5.0
 QUIET_SECONDS = 0.2

@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from scripts.bench.object_state import SharedState, Verdict
-from scripts.bench.objects import PERIOD, Found, Made, Objects
+from scripts.bench.objects import PERIOD, Found, Made, Objects, make_backing
 from tests.support.tls import ServerSocket, ServerTls
 
 PROCESSES = 2
@@ -237,7 +237,8 @@ def main() -> int:
     parser.add_argument("--tls", type=Path, metavar="FILE", help="speak TLS; the certificate to trust goes to FILE")
     parser.add_argument("--processes", type=int, default=PROCESSES)
     options = parser.parse_args()
-    objects = Objects([Made(pattern, int(count), int(size)) for pattern, count, size in options.made], options.root)
+    made = [Made(pattern, int(count), int(size)) for pattern, count, size in options.made]
+    objects = Objects(made, options.root, make_backing())
     state = SharedState()
     context = None
     if options.tls is not None:

@@ -11,7 +11,11 @@ from multiprocessing.sharedctypes import SynchronizedArray
 KINDS = ("get", "head", "list", "other")
 
 COUNTERS = (*KINDS, "bytes", "connections", "refused", "served_in_storm", "stalled", "most_in_flight")
-"""Requests by kind, those refused included; bytes of objects that were sent; and what went wrong on purpose."""
+"""Requests by kind, those refused included; bytes of objects that were sent; and what went wrong on purpose.
+
+Bytes that the kernel has taken count as sent, although a client that closes its connection early never reads the last
+few megabytes of them.
+"""
 
 SETTINGS = {
     "latency_seconds": "before the first byte of every answer",

@@ -50,17 +50,22 @@ class Found:
     """Where its bytes are; None if it repeats the backing file."""
 
 
-class Objects:
-    """Finds and lists."""
+def make_backing() -> int:
+    """A descriptor of the file that made-up objects repeat; it has no name."""
+    with tempfile.TemporaryFile() as file:
+        file.write(random.Random(0).randbytes(PERIOD))
+        file.flush()
+        return os.dup(file.fileno())
 
-    def __init__(self, made: list[Made], root: Path | None) -> None:
+
+class Objects:
+    """Finds and lists *made* ones and files below *root*; the bytes of the former are those of *backing*."""
+
+    def __init__(self, made: list[Made], root: Path | None, backing: int) -> None:
         self._sizes = {key: some.size for some in made for key in some.names()}
         self._made_keys = sorted(self._sizes)
         self._root = root
-        with tempfile.TemporaryFile() as file:
-            file.write(random.Random(0).randbytes(PERIOD))
-            file.flush()
-            self._backing = os.dup(file.fileno())
+        self._backing = backing
 
     def find(self, key: str) -> Found | None:
         """The object of that key."""

@@ -56,12 +56,11 @@ def _checkpoint(shrink: int) -> list[Row]:
         for mapped, name in names.items():
             measured = measure_in("s3mount", server, partial(_load, server=server, mapped=mapped))
             first, fetched = measured.result.notes["first_requests"], measured.counts.bytes / size
-            seen = f"{first:.0f} requests, {fetched:.3f} of its bytes"
-            # Without a mapping, the first tensor is there when all are.
-            holds = fetched <= 1.05 and (first <= 3 or not mapped)
-            rows.append(
-                _row(name, "<= 3 requests before the first tensor, <= 1.05 of its bytes", seen, measured, holds=holds)
-            )
+            demand, seen, holds = "<= 1.05 of its bytes", f"{fetched:.3f}", fetched <= 1.05
+            if mapped:  # else all tensors are there when the first one is
+                demand += ", <= 3 requests before the first tensor"
+                seen, holds = f"{seen}, {first:.0f}", holds and first <= 3
+            rows.append(_row(name, demand, seen, measured, holds=holds))
     return rows
 
 
