@@ -55,6 +55,9 @@ class Stream(Protocol):
     high: int
     """Only reads that start between the two can belong to it: a quick test before `distance`."""
 
+    has_continued: bool
+    """Whether it consists of more than one read."""
+
     def __hash__(self) -> int:
         """By identity."""
         ...
@@ -97,6 +100,7 @@ class Run:
 
     def __init__(self, span: ByteRange, turn: int) -> None:
         self.turn = turn
+        self.has_continued = False
         self.read_bytes = span.size
         self._start, self._stop = span
         self._asked = span.stop
@@ -124,6 +128,7 @@ class Run:
 
     def note(self, span: ByteRange) -> None:
         """See `Stream`."""
+        self.has_continued = True
         if span.start < self._start:
             self._extend_back(span)
         elif span.stop > self._stop:
@@ -205,6 +210,7 @@ class Stride:
 
     def __init__(self, span: ByteRange, step: int, turn: int) -> None:
         self.turn = turn
+        self.has_continued = True
         self.read_bytes = span.size
         self._start = span.start
         self._size = span.size

@@ -39,6 +39,12 @@ RECENT_STARTS = 16
 EAGER, CAREFUL = 4.0, 0.5
 """Growth of windows: at first, and once streams of the object have ended with much of their readahead unread."""
 
+RANDOM_SHARE = 0.8
+"""Where more of the recent reads continue nothing, one that comes near the end of another does so by chance."""
+
+RECENT_READS = 32
+"""About how many reads are recent."""
+
 TAIL_READS = 4
 """Among so many first reads a read of the object's end makes it one of a tail-first format."""
 
@@ -78,6 +84,8 @@ class Window:
         """Those of a single read, the latest first."""
         self._recent_starts: deque[int] = deque(maxlen=RECENT_STARTS)
         self._turn = 0
+        self._unmatched_share = 0.0
+        """Of the recent reads, how many continued nothing."""
         self._is_careful = False
         self.is_tail_first: bool | None = None
         """Whether its end was read first; None while that is open."""
@@ -98,6 +106,7 @@ class Window:
         tail = self._tail(span)
         gap_bytes = min(int(link.round_trip_bytes), MAX_GAP_BYTES)
         stream = self._match(span, gap_bytes)
+        self._unmatched_share += ((stream is None) - self._unmatched_share) / RECENT_READS
         if stream is None:
             self._begin(span)
             return ReadPlan(demand, tail)
@@ -129,11 +138,14 @@ class Window:
         """The stream that *span* continues best; it becomes the most recently used one."""
         best: Stream | None = None
         best_distance = 0
+        is_random = self._unmatched_share > RANDOM_SHARE
         for stream in (*self._streams, *self._fresh):
             if not stream.low < span.start < stream.high:
                 continue
             distance = stream.distance(span, gap_bytes)
-            if distance is not None and (best is None or distance < best_distance):
+            if distance is None or (distance and is_random and not stream.has_continued):
+                continue
+            if best is None or distance < best_distance:
                 best, best_distance = stream, distance
                 if not distance:
                     break
