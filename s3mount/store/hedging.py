@@ -34,6 +34,9 @@ STALL_FACTOR = 4.0
 CONNECT_SECONDS = 0.25
 """Shortest patience for a connection: names are resolved, TLS takes two round trips."""
 
+MAX_CONNECT_SECONDS = 1.0
+"""Longest patience for a connection: then a lost first packet is sent again (RFC 6298)."""
+
 _REFRESH_EVERY = 16
 
 
@@ -71,7 +74,7 @@ class Patience:
     @property
     def connect_seconds(self) -> float:
         """After this, a request that has no connection yet is sent over another."""
-        return max(CONNECT_SECONDS, 4 * self.first_byte_seconds)
+        return min(MAX_CONNECT_SECONDS, max(CONNECT_SECONDS, 4 * self.first_byte_seconds))
 
     def note_first_byte(self, seconds: float) -> None:
         """The first byte of a good answer came so long after the request was sent."""

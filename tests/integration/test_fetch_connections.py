@@ -1,6 +1,7 @@
 """How many connections range GETs use, what they cost to open, and when they are closed."""
 
 import contextlib
+import dataclasses
 import socket
 import ssl
 import threading
@@ -14,6 +15,7 @@ import trio
 
 from s3mount.ranges import KIB, MIB, ByteRange
 from s3mount.store import fetch
+from s3mount.store.addresses import Address, Addresses, open_socket
 from s3mount.store.connection import Proxy, Route
 from s3mount.store.endpoint import Endpoint
 from s3mount.store.exchange import RangeGet, Report
@@ -124,6 +126,26 @@ async def test_connections_in_use_lately_are_kept():
             await fetch_together(engine, 6)
 
         assert server.connections == 6
+
+
+async def test_a_connection_that_does_not_come_about_is_waited_for_by_nobody():
+    can_connect = threading.Event()
+    attempts: list[Address] = []
+
+    def open_slowly(address: Address, timeout_seconds: float) -> socket.socket:
+        attempts.append(address)
+        if len(attempts) == 1:
+            can_connect.wait(10)
+        return open_socket(address, timeout_seconds)
+
+    with Server() as server:
+        route = dataclasses.replace(route_to(server), addresses=Addresses(open_socket=open_slowly))
+        async with running(route) as engine:
+            await fetched(engine)
+            assert not can_connect.is_set()
+            can_connect.set()
+
+    assert len(attempts) == 2
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Requests that are slow or stalled: sent a second time, cut off and resumed, and out of the way of others."""
 
 import contextlib
+import random
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 
@@ -71,10 +72,10 @@ async def running(script: Script, *, connections: int = 8) -> AsyncIterator[tupl
             yield engine, server
 
 
-def range_get(span: ByteRange = SPAN, *, key: str = "k") -> RangeGet:
+def range_get(span: ByteRange = SPAN, *, key: str = "k", into: memoryview | None = None) -> RangeGet:
     headers = {"host": "b", "range": f"bytes={span.start}-{span.stop - 1}"}
     expected = ExpectedRange(span, len(BODY), "version-1")
-    return RangeGet(f"/b/{key}", lambda: headers, expected, memoryview(bytearray(span.size)))
+    return RangeGet(f"/b/{key}", lambda: headers, expected, memoryview(bytearray(span.size)) if into is None else into)
 
 
 def right(span: ByteRange = SPAN) -> bytes:
@@ -265,3 +266,59 @@ async def test_the_link_is_measured():
     async with running(whole) as (engine, _):
         assert 0 < engine.link.round_trip_seconds != UNMEASURED_LINK.round_trip_seconds
         assert engine.link.bytes_per_second == UNMEASURED_LINK.bytes_per_second
+
+
+class Mischief:
+    """Answers late, not to the end, not at all, or with other bytes on a connection that should be cut."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = random.Random(seed)
+
+    def answer(self, request: Request, _: int) -> Answer:
+        whole = OBJECT.get(request)
+        cut_at = self._chance.randrange(len(whole))
+        pause = self._chance.choice([0.0, 0.001, 0.02, 0.06])
+        act = self._chance.choice([None, None, None, None, Act.RESET, Act.CLOSE, Act.STALL])
+        return self._steps(whole, cut_at, pause, act)
+
+    @staticmethod
+    def _steps(whole: bytes, cut_at: int, pause: float, act: Act | None) -> Iterator[bytes | Act]:
+        threading.Event().wait(pause)
+        yield whole[:cut_at]
+        threading.Event().wait(pause)
+        yield whole[cut_at:] if act is None else act
+
+
+async def test_bytes_are_right_whichever_request_wins_and_whoever_gives_up(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(hedging, "MIN_SECONDS", 0.005)
+    monkeypatch.setattr(hedging, "MIN_STALL_SECONDS", 0.05)
+    monkeypatch.setattr(hedging, "EXTRA_SHARE", 1.0)
+    chance = random.Random(2)
+
+    async def read_all(engine: FetchEngine, span: ByteRange) -> None:
+        get, received = range_get(span), 0
+        while received < span.size:
+            rest = range_get(ByteRange(span.start + received, span.stop), into=get.into[received:])
+            report = await engine.fetch(rest)
+            received += report.received
+            assert get.into[:received] == right(span)[:received]
+
+    async def read_or_give_up(engine: FetchEngine, span: ByteRange, patience_seconds: float) -> None:
+        get = range_get(span)
+        with trio.move_on_after(patience_seconds):
+            await engine.fetch(get)
+        get.into[:] = bytes(span.size)
+        abandoned.append(get.into)
+
+    abandoned: list[memoryview] = []
+    async with running(Mischief(1).answer, connections=6) as (engine, server), trio.open_nursery() as nursery:
+        for number in range(120):
+            start = chance.randrange(len(BODY) - 64 * KIB)
+            span = ByteRange(start, start + chance.randrange(1, 64 * KIB))
+            if number % 3:
+                nursery.start_soon(read_all, engine, span)
+            else:
+                nursery.start_soon(read_or_give_up, engine, span, chance.choice([0.0, 0.01, 0.03, 0.1]))
+
+    assert all(not any(buffer) for buffer in abandoned)
+    assert len(server.gets) > 120
