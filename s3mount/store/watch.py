@@ -29,6 +29,9 @@ LOOK_SECONDS = 0.1
 LATE_SECONDS = 0.5
 """When this task itself wakes so late, the machine was busy or asleep, and no server is to blame."""
 
+UNPUNCTUAL_SECONDS = 0.002
+"""When it wakes so late, the trio thread was busy."""
+
 
 @dataclass(slots=True)
 class _Look:
@@ -91,6 +94,10 @@ class Watch:
             with self._scope:
                 await trio.sleep_forever()
             late = time.monotonic() - self._due
+            if late > UNPUNCTUAL_SECONDS:
+                # Bytes may have come that nobody could read: let those who wait for them go first.
+                await trio.lowlevel.checkpoint()
+                await trio.lowlevel.checkpoint()
             self._due, self._scope = float("inf"), trio.CancelScope()
             try:
                 self.look(is_late=late > LATE_SECONDS)
