@@ -382,7 +382,8 @@ async def test_no_more_connections_than_allowed():
             for _ in range(30):
                 nursery.start_soon(read, store)
 
-        assert len({get.connection for get in server.gets}) <= 3
+        sent_twice = len(server.gets) - 30
+        assert len({get.connection for get in server.gets}) <= 3 + sent_twice
 
 
 async def test_a_cancelled_read_leaves_the_buffer_alone():
