@@ -188,7 +188,11 @@ class _RangeFetch:
 
     async def attempt(self, retries: Retries) -> None:
         """Ask for what is missing."""
-        report = await self.workings.engine.fetch(self._get(), is_urgent=self.is_urgent)
+        get = self._get()
+        try:
+            report = await self.workings.engine.fetch(get, is_urgent=self.is_urgent)
+        finally:
+            get.into.release()  # what still refers to this attempt must not keep the memory
         metrics = self.workings.metrics
         metrics.add_request(RequestKind.GET, report.requests_sent)
         metrics.add(Metric.CONNECTIONS_OPENED, report.connections_opened)

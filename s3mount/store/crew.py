@@ -70,6 +70,7 @@ class Crew:
         try:
             return await wait_foreign(start)
         finally:
+            flight.let_go = None  # the job refers to the flight
             if not flight.was_let_go:
                 free()
 

@@ -120,13 +120,12 @@ class Flight:
             if self.is_cut or self._is_over:
                 return
             self.is_cut = True
-            if not self.is_filling and self.let_go is not None:
-                self.was_let_go = True
+            let_go = None if self.is_filling else self.let_go
+            self.was_let_go = let_go is not None
             if self._sock is not None:
                 cut(self._sock)
-        if self.was_let_go:
-            assert self.let_go is not None
-            self.let_go()
+        if let_go is not None:
+            let_go()
 
     def end(self, error: Exception | None) -> None:
         """Give the buffer back; the carrier does no more for this flight."""

@@ -1,7 +1,9 @@
 """Range GETs against a server that misbehaves: right bytes, or the right error, in bounded time."""
 
 import contextlib
+import gc
 import gzip
+import mmap
 import socket
 import threading
 import zlib
@@ -384,6 +386,19 @@ async def test_no_more_connections_than_allowed():
 
         sent_twice = len(server.gets) - 30
         assert len({get.connection for get in server.gets}) <= 3 + sent_twice
+
+
+async def test_nothing_keeps_the_memory_of_a_range_that_was_fetched():
+    gc.disable()  # reference cycles would keep it until the next collection
+    try:
+        async with opened(lambda request, _: [OBJECT.get(request)]) as (store, _, _):
+            for _ in range(5):
+                buffer = mmap.mmap(-1, SPAN.size)
+                with memoryview(buffer) as into:
+                    await store.get_range(ObjectId("k", ETag("version-1")), SPAN, object_size=len(BODY), into=into)
+                buffer.close()  # refuses as long as anything refers to it
+    finally:
+        gc.enable()
 
 
 async def test_a_cancelled_read_leaves_the_buffer_alone():
