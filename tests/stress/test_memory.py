@@ -1,5 +1,5 @@
-"""Asserts: readers that fill the memory budget, fail or die in it, or use up the descriptors leave enough for others, who
-read the right bytes to the end; the daemon's memory stays bounded.
+"""Asserts: readers that fill the memory budget, fail or die in it, or use up the descriptors leave enough for others,
+who read the right bytes to the end; the daemon's memory stays bounded.
 """
 
 import os
