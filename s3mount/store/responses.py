@@ -32,6 +32,8 @@ MAX_SKIPPED_BYTES = MIB
 
 _OK = 200
 _PARTIAL_CONTENT = 206
+_BAD_REQUEST = 400
+_FORBIDDEN = 403
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 
 CREDENTIAL_CODES = frozenset(
@@ -49,6 +51,10 @@ _THROTTLE_CODES = frozenset(
     {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests"}
 )
 _TRANSIENT_CODES = frozenset({"RequestTimeout", "RequestTimeoutException", "InternalError", "ServiceUnavailable"})
+_KMS_PREFIX = "KMS."
+"""Before the codes of the key management service, which S3 passes on, mostly with status 400."""
+_TRANSIENT_KMS_CODES = frozenset({"KMSInternalException", "DependencyTimeoutException", "KeyUnavailableException"})
+"""Those that its API reference says to try again."""
 _UNAVAILABLE_CODES = frozenset({"NoSuchBucket", "AllAccessDisabled"})
 WRONG_REGION_CODES = frozenset(
     {"PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
@@ -165,8 +171,19 @@ def fault_of_answer(status: int, headers: Mapping[str, str], body: bytes) -> Fau
 
 
 def _judge(status: int, code: str | None, text: str) -> tuple[FaultKind, FileError]:
+    if code is not None and code.startswith(_KMS_PREFIX):
+        return _judge_kms(status, code.removeprefix(_KMS_PREFIX), text)
     by_code = _judge_code(code, text)
     return by_code if by_code is not None else _judge_status(status, text)
+
+
+def _judge_kms(status: int, code: str, text: str) -> tuple[FaultKind, FileError]:
+    """A key that is disabled, missing or about to be deleted denies access: the request itself was in order."""
+    if code in _THROTTLE_CODES:
+        return FaultKind.THROTTLED, StoreUnavailableError(text)
+    if code in _TRANSIENT_KMS_CODES:
+        return FaultKind.TRANSIENT, StoreUnavailableError(text)
+    return _judge_status(_FORBIDDEN if status == _BAD_REQUEST else status, text)
 
 
 def _judge_code(code: str | None, text: str) -> tuple[FaultKind, FileError] | None:

@@ -119,6 +119,16 @@ def document(code: str) -> bytes:
         (301, "PermanentRedirect", FaultKind.FINAL, StoreUnavailableError),
         (501, "NotImplemented", FaultKind.FINAL, StoreUnavailableError),
         (418, None, FaultKind.CORRUPT, CorruptResponseError),
+        (400, "KMS.DisabledException", FaultKind.FINAL, AccessDeniedError),
+        (400, "KMS.NotFoundException", FaultKind.FINAL, AccessDeniedError),
+        (400, "KMS.KMSInvalidStateException", FaultKind.FINAL, AccessDeniedError),
+        (400, "KMS.InvalidStateException", FaultKind.FINAL, AccessDeniedError),
+        (400, "KMS.ThrottlingException", FaultKind.THROTTLED, StoreUnavailableError),
+        (400, "KMS.KMSInternalException", FaultKind.TRANSIENT, StoreUnavailableError),
+        (400, "KMS.KeyUnavailableException", FaultKind.TRANSIENT, StoreUnavailableError),
+        (500, "KMS.DependencyTimeoutException", FaultKind.TRANSIENT, StoreUnavailableError),
+        (503, "KMS.SomethingNew", FaultKind.THROTTLED, StoreUnavailableError),
+        (400, "KMSDisabled", FaultKind.FINAL, InvalidRequestError),
     ],
 )
 def test_refusals_have_a_meaning(status: int, code: str | None, kind: FaultKind, error: type[FileError]):
