@@ -12,6 +12,7 @@ import trio
 
 from s3mount.cache.blocks import BlockCache
 from s3mount.errors import (
+    AccessDeniedError,
     ArchivedObjectError,
     FileError,
     NoSuchAttributeError,
@@ -21,6 +22,7 @@ from s3mount.errors import (
 )
 from s3mount.handles import DirectoryHandle, FileHandle, HandleTable
 from s3mount.ids import NO_ETAG, HandleId, InodeNumber, ObjectId
+from s3mount.log import KeysNamedOnce
 from s3mount.metrics import Gauge, Metrics
 from s3mount.namespace.attributes import Attributes, attributes_of
 from s3mount.namespace.inodes import DirectoryInode, FileInode, Inode
@@ -34,9 +36,6 @@ log = logging.getLogger(__name__)
 
 FIRST_ENTRY = 2
 """Position of the first real entry of a directory, after ``.`` and ``..``."""
-
-MAX_ARCHIVED_WARNINGS = 1000
-"""Archived files that are named in the log, once each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,8 @@ class FileSystem:
         self._readers = Readers(cache, metrics, max_readahead=read_options.max_readahead_bytes)
         self._namespace_options = namespace_options
         self._handles = HandleTable()
-        self._warned_archived: set[str] = set()
+        self._named_archived = KeysNamedOnce()
+        self._named_refused = KeysNamedOnce()
         metrics.watch(Gauge.OPEN_HANDLES, lambda: len(self._handles))
         metrics.watch(Gauge.INODES, lambda: len(tree.names.inodes))
         metrics.watch(Gauge.MEMORY_BYTES, lambda: cache.pool.allocated_bytes)
@@ -203,8 +203,17 @@ class FileSystem:
         return Entry(attributes_of(inode, self._namespace_options), ttl)
 
     async def _read(self, handle: FileHandle, offset: int, size: int) -> memoryview | bytes:
-        if handle.inode.is_archived:
+        try:
+            return await self._read_or_correct(handle, offset, size)
+        except ArchivedObjectError:
             self._warn_archived(handle)
+            raise
+        except AccessDeniedError as error:
+            self._warn_refused(handle, error)
+            raise
+
+    async def _read_or_correct(self, handle: FileHandle, offset: int, size: int) -> memoryview | bytes:
+        if handle.inode.is_archived:
             raise ArchivedObjectError(handle.inode.name)
         refused = handle.reader.object_id
         try:
@@ -212,9 +221,6 @@ class FileSystem:
         except StaleObjectError:
             await self._correct_version(handle, refused)
             return await self._read_version(handle, offset, size)
-        except ArchivedObjectError:
-            self._warn_archived(handle)
-            raise
 
     async def _read_version(self, handle: FileHandle, offset: int, size: int) -> memoryview | bytes:
         reader, inode = handle.reader, handle.inode
@@ -259,9 +265,14 @@ class FileSystem:
 
     def _warn_archived(self, handle: FileHandle) -> None:
         key = handle.reader.object_id.key
-        if key not in self._warned_archived and len(self._warned_archived) < MAX_ARCHIVED_WARNINGS:
-            self._warned_archived.add(key)
+        if self._named_archived.add(key):
             log.warning("key %r is archived (InvalidObjectState): restore it before it can be read", key)
+
+    def _warn_refused(self, handle: FileHandle, error: AccessDeniedError) -> None:
+        key = handle.reader.object_id.key
+        if self._named_refused.add(key):
+            # The reason is in the server's words, line breaks and all.
+            log.warning("key %r may not be read: %r", key, str(error))
 
     def _xattrs(self, inode: Inode) -> dict[str, str | None]:
         if isinstance(inode, DirectoryInode):

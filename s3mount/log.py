@@ -33,6 +33,9 @@ WINDOW_SECONDS = 60.0
 MAX_WORDINGS = 1000
 """Wordings kept track of; ours are a few dozen, a library's may hold values."""
 
+MAX_NAMED_KEYS = 1000
+"""Keys that one wording names, each once; in memory they take 1 MB at most, since a key has up to 1,024 bytes."""
+
 MAX_SYSTEM_LOG_BYTES = 32 * 1024
 """Longest message for the system log; longer ones are cut. A datagram has to fit the socket's buffer (208 KiB)."""
 
@@ -159,6 +162,23 @@ class RepetitionFilter(logging.Filter):
         if len(self._windows) > MAX_WORDINGS:
             self._windows.popitem(last=False)
         return window, suppressed
+
+
+class KeysNamedOnce:
+    """The keys that messages of one wording have named, so that each is named once.
+
+    **Invariant:** there are never more than `MAX_NAMED_KEYS`; what comes after them is not named.
+    """
+
+    def __init__(self) -> None:
+        self._keys: set[str] = set()
+
+    def add(self, key: str) -> bool:
+        """Whether *key* is to be named now."""
+        if key in self._keys or len(self._keys) >= MAX_NAMED_KEYS:
+            return False
+        self._keys.add(key)
+        return True
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import trio
 
 from s3mount.errors import FileError
+from s3mount.log import KeysNamedOnce
 from s3mount.metrics import Metric, Metrics
 from s3mount.namespace.inodes import DirectoryInode, FileInode, Inode
 from s3mount.namespace.keys import is_hidden_file
@@ -88,7 +89,7 @@ class Lister:
         self._adopt = adopt
         self._complete = complete
         self._running: dict[DirectoryInode, Listing] = {}
-        self._warned_shadows: set[str] = set()
+        self._named_shadows = KeysNamedOnce()
 
     def running(self, directory: DirectoryInode) -> Listing | None:
         """The pass that is under way, if any."""
@@ -145,10 +146,5 @@ class Lister:
     def _report_shadowed(self, keys: list[str]) -> None:
         self._metrics.add(Metric.SKIPPED_KEYS, len(keys))
         for key in keys:
-            if key not in self._warned_shadows and len(self._warned_shadows) < MAX_SHADOW_WARNINGS:
-                self._warned_shadows.add(key)
+            if self._named_shadows.add(key):
                 log.warning("key %r is not listed: a directory has its name; see docs/semantics.md for its path", key)
-
-
-MAX_SHADOW_WARNINGS = 1000
-"""Keys that are named in the log once each; beyond that only the counter tells."""

@@ -30,11 +30,15 @@ PLACE = 6 * MIB
 
 DEADLINE_SECONDS = 1.0
 
+REFUSED = "may not be read"
+"""Stands in the log for objects to which access is denied."""
+
 
 @pytest.fixture(scope="module")
 def shared(seaweed: S3Server) -> Iterator[Scene]:
     """A mount that gives up soon."""
-    with scene(seaweed, f"--request-deadline={DEADLINE_SECONDS}s", "--negative-ttl=0", life_seconds=300) as built:
+    options = (f"--request-deadline={DEADLINE_SECONDS}s", "--negative-ttl=0")
+    with scene(seaweed, *options, expected_warning=REFUSED, life_seconds=300) as built:
         built.put("data", SIZE)
         yield built
 
@@ -122,7 +126,10 @@ BROKEN_ANSWERS: dict[str, tuple[Fault, set[int]]] = {
 
 def test_lasting_faults_are_errors_and_leave_nothing_behind(seaweed: S3Server) -> None:
     """All at once, each with a file of its own: the errors come at the deadline."""
-    with scene(seaweed, "--request-deadline=3s") as place, file_users(place.mount.path, 2) as (user, other):
+    with (
+        scene(seaweed, "--request-deadline=3s", expected_warning=REFUSED) as place,
+        file_users(place.mount.path, 2) as (user, other),
+    ):
         for name, (fault, _) in BROKEN_ANSWERS.items():
             place.client.put_object(Bucket=place.bucket, Key=name, Body=WHOLE_BODY)
             place.proxy.add(Rule(fault, kind=Kind.GET, key=name))

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from s3mount.log import MESSAGES_PER_WINDOW
 from tests.support.data import check_coded
-from tests.support.faults import Action, Answer, Rule
+from tests.support.faults import Action, Answer, Rule, s3_error
+from tests.support.file_user import FileUser
 from tests.support.http_heads import Kind
 from tests.support.scene import Scene, scene
 from tests.support.servers import S3Server
@@ -50,7 +52,8 @@ PASSING = {
 
 @pytest.fixture(scope="module")
 def shared(seaweed: S3Server) -> Iterator[Scene]:
-    with scene(seaweed, "--ttl", "1h", "--negative-ttl", "0", life_seconds=300) as built:
+    options = ("--ttl", "1h", "--negative-ttl", "0")
+    with scene(seaweed, *options, expected_warning="may not be read", life_seconds=300) as built:
         yield built
 
 
@@ -97,14 +100,49 @@ def test_a_refusal_that_passes_is_waited_for(place: Scene, passing: str) -> None
     assert rule.fired == 2
 
 
-@pytest.mark.parametrize("refused", REFUSALS)
-def test_the_debug_log_tells_which_key_was_refused_and_by_which_request(place: Scene, refused: str) -> None:
-    key = place.folder() + "encrypted"
-    place.put(key, SMALL)
-    place.proxy.add(Rule(REFUSALS[refused], kind=Kind.GET, key=key))
-    known = len(place.mount.log())
-    with place.user() as user, pytest.raises(OSError, match=r"."):
-        user.read_file(key)
+def warnings_of(place: Scene) -> list[str]:
+    return [line for line in place.mount.log().splitlines() if " WARNING " in line]
 
-    lines = place.mount.log()[known:].splitlines()
-    assert any(REQUEST_ID in line and KEY_ARN in line for line in lines), lines
+
+def read_refused(user: FileUser, *keys: str) -> None:
+    for key in keys:
+        with pytest.raises(PermissionError):
+            user.read_file(key)
+
+
+def test_the_log_names_each_refused_object_once_and_says_why(seaweed: S3Server) -> None:
+    with scene(seaweed, "--ttl", "1h", expected_warning="may not be read") as place:
+        keys = [f"{number} encrypted" for number in range(len(REFUSALS))]
+        for key, fault in zip(keys, REFUSALS.values(), strict=True):
+            place.put(key, SMALL)
+            place.proxy.add(Rule(fault, kind=Kind.GET, key=key))
+        place.put("missing", SMALL)
+        place.proxy.add(Rule(s3_error(404, "NoSuchKey"), kind=Kind.GET, key="missing"))
+        with place.user() as user, place.user() as other:
+            read_refused(user, *keys)
+            read_refused(other, *reversed(keys))
+            read_refused(user, *keys)
+            with pytest.raises(OSError, match="Stale file handle"):
+                user.read_file("missing")
+
+        warnings = warnings_of(place)
+        assert len(warnings) == len(keys)
+        for key, line in zip(keys, warnings, strict=True):
+            assert f"key '{key}' may not be read" in line
+            assert KEY_ARN in line
+            assert REQUEST_ID in line
+
+
+def test_a_refused_bucket_does_not_flood_the_log(seaweed: S3Server) -> None:
+    with scene(seaweed, "--ttl", "1h", expected_warning="may not be read") as place, place.user() as user:
+        keys = [f"{number:02}" for number in range(MESSAGES_PER_WINDOW + 5)]
+        for key in keys:
+            place.put(key, SMALL)
+        place.proxy.add(Rule(s3_error(403, "AccessDenied"), kind=Kind.GET))
+
+        read_refused(user, *keys)
+
+        warnings = warnings_of(place)
+        assert len(warnings) == MESSAGES_PER_WINDOW
+        assert "more like this are suppressed" in warnings[-1]
+        assert place.mount.status()["errors"]["EACCES"] >= len(keys)

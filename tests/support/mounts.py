@@ -113,6 +113,7 @@ def mounted(
     endpoint_url: str,
     *options: str,
     allow_warnings: bool = False,
+    expected_warning: str | None = None,
     life_seconds: float = LIFE_SECONDS,
     extra_environment: dict[str, str] | None = None,
 ) -> Iterator[Mount]:
@@ -123,6 +124,7 @@ def mounted(
         endpoint_url: Of the server or the proxy before it.
         options: Further options of ``s3mount mount``.
         allow_warnings: Do not fail when the daemon has logged a warning.
+        expected_warning: Nor when it has logged one with this text.
         life_seconds: When the watchdog ends it all.
         extra_environment: Of the daemon.
     """
@@ -151,7 +153,11 @@ def mounted(
             _unmount(mount)
             watchdog.cancel()
             watchdog.join()
-        unexpected = [line for line in mount.log().splitlines() if UNEXPECTED.search(line)]
+        unexpected = [
+            line
+            for line in mount.log().splitlines()
+            if UNEXPECTED.search(line) and not (expected_warning and " WARNING " in line and expected_warning in line)
+        ]
         assert allow_warnings or not unexpected, f"unexpected in the log: {unexpected[:10]}"
         assert "Traceback" not in mount.log(), mount.log()[-5000:]
 

@@ -93,6 +93,7 @@ def scene(
     server: S3Server,
     *options: str,
     allow_warnings: bool = False,
+    expected_warning: str | None = None,
     life_seconds: float = LIFE_SECONDS,
     extra_environment: dict[str, str] | None = None,
 ) -> Iterator[Scene]:
@@ -107,6 +108,7 @@ def scene(
             proxy.endpoint_url,
             *options,
             allow_warnings=allow_warnings,
+            expected_warning=expected_warning,
             life_seconds=life_seconds,
             extra_environment=extra_environment,
         ) as mount,

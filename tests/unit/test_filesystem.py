@@ -6,6 +6,7 @@ import trio
 
 from s3mount.cache.blocks import BlockCache
 from s3mount.errors import (
+    AccessDeniedError,
     ArchivedObjectError,
     BadHandleError,
     IsADirectoryEntryError,
@@ -348,6 +349,50 @@ async def test_an_archived_object_opens_and_fails_to_read_with_one_warning(store
             await filesystem.read(handle, 0, 10)
 
     assert [record.levelname for record in caplog.records if "archived" in record.message] == ["WARNING"]
+    filesystem.release(handle)
+
+
+async def test_refused_reads_are_one_warning_per_key_with_the_reason(store, filesystem, caplog):
+    handles = []
+    for name in ("f", "g"):
+        store.put(name, b"secret")
+        refusal = AccessDeniedError(f"403 because of {name}\nERROR forged")
+        store.inject(RequestKind.GET, name, error=refusal, times=None)
+        handles += [await open_file(filesystem, name), await open_file(filesystem, name)]
+
+    for handle in handles * 2:
+        with pytest.raises(AccessDeniedError):
+            await filesystem.read(handle, 0, 10)
+
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == [f"key '{name}' may not be read: '403 because of {name}\\nERROR forged'" for name in "fg"]
+    for handle in handles:
+        filesystem.release(handle)
+
+
+async def test_a_read_that_is_refused_after_its_version_was_replaced_is_a_warning_too(store, filesystem, caplog):
+    store.put("f", b"old")
+    handle = await open_file(filesystem, "f")
+    store.put("f", b"new")
+    store.inject(RequestKind.HEAD, "f", error=AccessDeniedError("403"), times=None)
+    store.inject(RequestKind.LIST, "f", error=AccessDeniedError("403"), times=None)
+
+    with pytest.raises(AccessDeniedError):
+        await filesystem.read(handle, 0, 10)
+
+    assert [record.getMessage() for record in caplog.records] == ["key 'f' may not be read: '403'"]
+    filesystem.release(handle)
+
+
+async def test_reads_that_fail_otherwise_are_no_warning(store, filesystem, caplog):
+    store.put("f", b"x")
+    store.inject(RequestKind.GET, "f", error=StoreUnavailableError("503"))
+    handle = await open_file(filesystem, "f")
+
+    with pytest.raises(StoreUnavailableError):
+        await filesystem.read(handle, 0, 10)
+
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
     filesystem.release(handle)
 
 

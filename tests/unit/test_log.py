@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from s3mount.errors import UsageError
-from s3mount.log import RepetitionFilter, SystemLogHandler, file_name_of, redact, setup
+from s3mount.log import MAX_NAMED_KEYS, KeysNamedOnce, RepetitionFilter, SystemLogHandler, file_name_of, redact, setup
 from s3mount.options import LogLevel, LogOptions
 
 MOUNT_POINT = Path("/mnt/data")
@@ -282,3 +282,18 @@ class TestRepetition:
         wanted.filter(one)
 
         assert one.getMessage().startswith("100% of a%b (more")
+
+
+class TestKeysNamedOnce:
+    def test_each_key_is_named_once(self) -> None:
+        keys = KeysNamedOnce()
+
+        assert [keys.add(key) for key in ("a", "b", "a", "b", "c")] == [True, True, False, False, True]
+
+    def test_no_more_keys_are_named_or_remembered_than_there_may_be(self) -> None:
+        keys = KeysNamedOnce()
+
+        named = [key for key in map(str, range(2 * MAX_NAMED_KEYS)) if keys.add(key)]
+
+        assert named == [str(number) for number in range(MAX_NAMED_KEYS)]
+        assert not keys.add("0")
