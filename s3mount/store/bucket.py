@@ -195,6 +195,8 @@ class _RangeFetch:
             get.into.release()  # what still refers to this attempt must not keep the memory
         metrics = self.workings.metrics
         metrics.add_request(RequestKind.GET, report.requests_sent)
+        metrics.add(Metric.HEDGES, report.was_hedged)
+        metrics.add(Metric.HEDGES_WON, report.was_won_by_second)
         metrics.add(Metric.CONNECTIONS_OPENED, report.connections_opened)
         metrics.add(Metric.FETCHED_BYTES, report.received)
         if report.received:

@@ -54,6 +54,10 @@ class Report:
     """Bytes at the start of the buffer that are right."""
     requests_sent: int = 0
     connections_opened: int = 0
+    was_hedged: bool = False
+    """Whether a second request for the same bytes was sent, as the first had not answered in time."""
+    was_won_by_second: bool = False
+    """Whether the bytes are those of the second one."""
     first_byte_seconds: float | None = None
     """From sending the request to the first byte of its answer; known if nothing is missing."""
     body_seconds: float | None = None

@@ -189,6 +189,8 @@ async def _first_of(flight: Flight, report: Report, rival: Flight) -> Report:
         if outcome is not None and (outcome.fault is None or outcome.received or flight.is_cut):
             best = outcome
     other = rival.report if best is report else report
+    best.was_hedged = rival.report.requests_sent > 0
+    best.was_won_by_second = best is not report and best.received > 0
     best.requests_sent += other.requests_sent
     best.connections_opened += other.connections_opened
     return best

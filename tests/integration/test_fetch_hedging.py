@@ -89,6 +89,11 @@ async def fetched(engine: FetchEngine, span: ByteRange = SPAN, *, key: str = "k"
     return report
 
 
+def outcome_of(report: Report) -> tuple[bool, bool]:
+    """Whether a second request was sent, and whether it won."""
+    return report.was_hedged, report.was_won_by_second
+
+
 def whole(request: Request, _: int) -> Answer:
     return [OBJECT.get(request)]
 
@@ -110,6 +115,7 @@ async def test_a_request_without_a_first_byte_is_sent_a_second_time():
         assert report.received == SIZE
         assert report.requests_sent == len(server.gets) == 2
         assert server.gets[0].connection != server.gets[1].connection
+        assert outcome_of(report) == (True, True)
 
 
 async def test_the_one_that_lost_is_cut_and_does_not_touch_the_buffer():
@@ -154,6 +160,7 @@ async def test_a_first_request_that_answers_after_all_wins():
 
         assert report.fault is None
         assert len(server.gets) == 2
+        assert outcome_of(report) == (True, False)
 
 
 async def test_the_answer_to_a_second_request_counts_when_the_first_fails():
@@ -173,7 +180,22 @@ async def test_the_answer_to_a_second_request_counts_when_the_first_fails():
         yield OBJECT.get(request)
 
     async with running(script) as (engine, _):
-        assert (await fetched(engine)).fault is None
+        report = await fetched(engine)
+
+        assert report.fault is None
+        assert outcome_of(report) == (True, True)
+
+
+async def test_a_second_request_that_stalls_half_way_has_won():
+    def script(request: Request, number: int) -> Answer:
+        return [Act.STALL] if number == 0 else [OBJECT.get(request)[: -SIZE // 2], Act.STALL]
+
+    async with running(script) as (engine, _):
+        report = await fetched(engine)
+
+        assert report.fault is not None
+        assert report.received == SIZE // 2
+        assert outcome_of(report) == (True, True)
 
 
 async def test_second_requests_stay_a_small_share_when_all_are_slow():
@@ -195,6 +217,7 @@ async def test_a_stall_in_mid_body_is_cut_off_and_what_came_is_kept():
         assert report.fault is not None
         assert report.received == 1000
         assert len(server.gets) == 1
+        assert outcome_of(report) == (False, False)
 
 
 async def test_when_the_second_request_stalls_too_both_are_cut_off():
@@ -204,6 +227,7 @@ async def test_when_the_second_request_stalls_too_both_are_cut_off():
         assert report.fault is not None
         assert report.fault.kind is FaultKind.TRANSIENT
         assert report.requests_sent == len(server.gets) == 2
+        assert outcome_of(report) == (True, False)
 
 
 async def stall_again_and_again(engine: FetchEngine) -> None:

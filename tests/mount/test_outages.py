@@ -11,7 +11,8 @@ import pytest
 from tests.support.data import check_coded
 from tests.support.faults import Action, Rule, slow_down, stall_after
 from tests.support.file_user import FileUser, UserEndedError, file_users
-from tests.support.http_heads import Kind
+from tests.support.http_heads import Kind, Request
+from tests.support.mounts import S3MOUNT, run_command
 from tests.support.proxy import RateLimiter
 from tests.support.scene import Scene, scene
 from tests.support.servers import S3Server
@@ -98,6 +99,48 @@ def test_silent_connections_are_given_up_and_asked_anew(place: Scene, released: 
     assert isinstance(contents[1], bytes)
     check_coded(contents[0], folder + "stalled", 4 * MIB, 4 * MIB + 100 * KIB)
     check_coded(contents[1], folder + "lost", 0, 100 * KIB)
+
+
+def hedges(place: Scene) -> tuple[float, float, float]:
+    counters = place.mount.status()["counters"]
+    return counters["hedges_total"], counters["hedges_won_total"], counters["retries_total"]
+
+
+def test_a_request_sent_a_second_time_that_helped_is_shown(seaweed: S3Server, released: threading.Event) -> None:
+    with scene(seaweed, "--ttl=1h") as place, place.user() as user:
+        place.put("usual", 100 * KIB)
+        place.put("slow", 100 * KIB)
+        place.proxy.add(Rule(Action(hold=released), kind=Kind.GET, key="slow", times=1))
+
+        user.read_file("usual")
+        before = hedges(place)
+        check_coded(user.read_file("slow"), "slow", 0, 100 * KIB)
+        shown = run_command([*S3MOUNT, "status", str(place.mount.path)], timeout=10).stdout
+
+        assert before == (0, 0, 0)
+        assert hedges(place) == (1, 1, 0)
+        assert place.mount.status()["requests"]["get"] == 3
+        lines = [line.split() for line in shown.splitlines()]
+        assert ["hedges", "1"] in lines
+        assert ["hedges", "won", "1"] in lines
+
+
+def test_a_request_sent_a_second_time_in_vain_is_shown(seaweed: S3Server) -> None:
+    second_was_sent = threading.Event()
+
+    def ignored(_: Request) -> Action:
+        second_was_sent.set()
+        return Action(drop=True)
+
+    with scene(seaweed, "--ttl=1h") as place, place.user() as user:
+        place.put("slow", 100 * KIB)
+        place.proxy.add(Rule(ignored, kind=Kind.GET, key="slow"))
+        place.proxy.add(Rule(Action(hold=second_was_sent), kind=Kind.GET, key="slow", times=1))
+
+        check_coded(user.read_file("slow"), "slow", 0, 100 * KIB)
+
+        assert hedges(place) == (1, 0, 0)
+        assert place.mount.status()["requests"]["get"] == 2
 
 
 @pytest.mark.parametrize("is_reset", [False, True])
