@@ -5,10 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 STAMP := $(VENV)/.installed-$(lastword $(shell $(PYTHON) --version 2>&1))
+FRAMEWORKS := $(VENV)/.frameworks
 RUFFED := s3mount tests scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-unit test-integration test-mount test-stress check fix bench lock clean
+.PHONY: help install demo test test-unit test-integration test-mount test-stress test-frameworks check fix bench lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -19,10 +20,14 @@ $(STAMP): pyproject.toml requirements.lock requirements-build.lock scripts/insta
 	@PYTHON=$(PYTHON) scripts/install $(VENV)
 	@rm -f $(VENV)/.installed* && touch $(VENV)/.installed-$$($(BIN)/python --version | cut -d' ' -f2)
 
+$(FRAMEWORKS): $(STAMP) requirements-frameworks.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-frameworks.lock
+	@touch $@
+
 demo: install ## Mount a real S3 bucket with sample data and show what works
 	@$(BIN)/python scripts/demo
 
-test: install ## Run all tests
+test: install $(FRAMEWORKS) ## Run all tests
 	$(PYTEST) tests
 
 test-unit: install ## Run the tests that need neither network nor mount
@@ -36,6 +41,9 @@ test-mount: install ## Run the tests on real FUSE mounts (needs /dev/fuse)
 
 test-stress: install ## Run the bounded stress tests
 	$(PYTEST) tests/stress
+
+test-frameworks: install $(FRAMEWORKS) ## Run PyTorch, safetensors and Parquet on real FUSE mounts
+	$(PYTEST) tests/frameworks
 
 check: install ## Check style, types and the direction of imports
 	$(BIN)/ruff check $(RUFFED)
