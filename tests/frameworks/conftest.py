@@ -2,12 +2,11 @@
 
 import importlib.util
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.mounts import run_command
+from tests.support.made import Maker
 
 LIBRARIES = ("pyarrow", "safetensors", "torch")
 
@@ -23,22 +22,6 @@ def _needs_libraries() -> None:
     missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}: make test-frameworks installs them")
-
-
-class Maker:
-    """Makes files on the local disk."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def make(self, code: str) -> tuple[bytes, str]:
-        """Run code that writes a file to its first argument; returns the file, and what was printed."""
-        path = self._folder / "made"
-        done = run_command([sys.executable, "-P", "-c", code, str(path)], timeout=60)
-        assert done.returncode == 0, done.stderr
-        content = path.read_bytes()
-        path.unlink()
-        return content, done.stdout.strip()
 
 
 @pytest.fixture(scope="module")

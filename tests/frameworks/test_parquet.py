@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.frameworks.conftest import Maker
+from tests.support.made import Maker
 from tests.support.proxy_log import bytes_sent
 from tests.support.scene import scene
 from tests.support.servers import S3Server

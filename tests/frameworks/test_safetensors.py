@@ -1,6 +1,6 @@
 """R3: many processes open one file of weights, which is fetched once for all of them."""
 
-from tests.frameworks.conftest import Maker
+from tests.support.made import Maker
 from tests.support.proxy_log import bytes_sent
 from tests.support.scene import scene
 from tests.support.servers import S3Server
