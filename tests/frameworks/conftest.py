@@ -11,13 +11,13 @@ from tests.support.made import Maker
 LIBRARIES = ("pyarrow", "safetensors", "torch")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def _needs_fuse() -> None:
     if not Path("/dev/fuse").exists() or os.geteuid() != 0:
         pytest.skip("needs /dev/fuse and root")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def _needs_libraries() -> None:
     missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
