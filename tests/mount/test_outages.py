@@ -5,6 +5,8 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,7 @@ from tests.support.file_user import FileUser, UserEndedError, file_users
 from tests.support.http_heads import Kind, Request
 from tests.support.mounts import S3MOUNT, run_command
 from tests.support.proxy import RateLimiter
+from tests.support.proxy_log import bytes_sent
 from tests.support.scene import Scene, scene
 from tests.support.servers import S3Server
 
@@ -261,3 +264,46 @@ def test_server_gone_for_longer_is_an_error_until_it_is_back(seaweed: S3Server) 
 
         check_coded(user.pread(fd, 100 * KIB, 15 * MIB), "data", 15 * MIB, 15 * MIB + 100 * KIB)
         check_coded(user.read_file("other"), "other", 0, 10 * KIB)
+
+
+def test_copy_from_a_server_that_is_gone_for_good_fails_with_a_right_beginning(
+    seaweed: S3Server, tmp_path: Path
+) -> None:
+    with scene(seaweed, "--request-deadline=2s") as place:
+        place.put("data", 60 * MIB)
+        place.proxy.bytes_per_second_per_connection = 4 * MIB
+
+        def leave() -> None:
+            place.wait_until(lambda: bytes_sent(place.gets()) >= 10 * MIB)
+            place.proxy.refuse()
+
+        with ThreadPoolExecutor(1) as pool:
+            leaving = pool.submit(leave)
+            done = place.mount.run("cp", "data", str(tmp_path / "out"), timeout=30)
+            leaving.result()
+
+        assert done.returncode != 0
+        assert "Input/output error" in done.stderr
+        copied = (tmp_path / "out").read_bytes()
+        assert len(copied) < 60 * MIB
+        check_coded(copied, "data", 0)
+
+
+# Files that are closed while the server is silent
+
+
+def test_closing_a_file_does_not_wait_for_its_readahead(seaweed: S3Server, released: threading.Event) -> None:
+    with scene(seaweed, "--connections=4") as place, file_users(place.mount.path, 2) as (leaving, other):
+        place.put("data", 40 * MIB)
+        place.put("other", 9 * MIB)
+        fd = leaving.open("data", flags=os.O_RDONLY | os.O_DIRECT)  # without reads of the kernel's own
+        place.proxy.add(Rule(Action(hold=released), kind=Kind.GET, key="data", where=lambda r: bool(r.range_start)))
+        check_coded(leaving.pread(fd, MIB, 0), "data", 0, MIB)
+        place.wait_for_gets(2, pending=True)
+
+        leaving.close_file(fd)
+        place.wait_until_closed()
+        content = other.read_file("other")
+
+        check_coded(content, "other", 0, 9 * MIB)
+        assert not released.is_set()

@@ -197,6 +197,38 @@ def test_reads_that_fail_half_way_and_readers_that_die_give_back_all_they_had(se
         assert place.gauges()["memory_bytes"] <= FAILING_BUDGET
 
 
+STORM_READS = 400
+WHOLE_READ = 48 * MIB
+
+
+def test_after_a_storm_of_failures_a_file_is_read_as_well_as_before(seaweed: S3Server) -> None:
+    """Memory or connections that failures had kept would leave it fewer requests at a time."""
+    with scene(seaweed, f"--memory={FAILING_BUDGET}", "--connections=8", "--request-deadline=2s") as place:
+        for key in ("before", "after"):
+            place.put(key, WHOLE_READ)
+        place.put("failing", 24 * MIB)
+        place.proxy.latency_seconds = 0.05
+        with place.user() as user:
+            check_coded(user.read_file("before"), "before", 0, WHOLE_READ)
+        generator = random.Random(3)
+        places = [(100 * KIB, generator.randrange(24 * MIB)) for _ in range(STORM_READS)]
+        fail_half_way(place)
+        with place.user() as user:
+            fd = user.open("failing", flags=os.O_RDONLY | os.O_DIRECT)
+            found = user.pread_many(fd, places, threads=16, timeout=60)
+        place.wait_until_closed()
+        place.proxy.heal()
+        place.proxy.latency_seconds = 0.05
+        with place.user() as user:
+            check_coded(user.read_file("after"), "after", 0, WHOLE_READ)
+
+        assert sum(isinstance(content, OSError) for content in found) > STORM_READS // 10
+        before, after = place.gets("before"), place.gets("after")
+        # The ranges that readahead begins with depend on what the link was measured to be: some more or fewer.
+        assert len(after) <= 2 * len(before)
+        assert most_at_once(after) >= most_at_once(before) // 2
+
+
 def is_of_one_version(content: bytes, key: str, start: int) -> bool:
     versions = VERSIONS if key == "replaced" else "A"
     return any(find_mismatch(content, key, start, version=version) is None for version in versions)
