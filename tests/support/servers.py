@@ -187,7 +187,8 @@ def _start_once(directory: Path) -> S3Server:
             stderr=output,
             cwd=directory,
             start_new_session=True,
-            env={**os.environ, "TMPDIR": str(directory)},
+            # A bucket begins with one volume instead of 7: a whole run of the tests makes more than a hundred buckets.
+            env={**os.environ, "TMPDIR": str(directory), "WEED_MASTER_VOLUME_GROWTH_COPY_1": "1"},
         )
         server = S3Server(f"http://127.0.0.1:{ports[names.index('s3.port')]}", process.pid, directory)
         deadline = time.monotonic() + START_SECONDS
