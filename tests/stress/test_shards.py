@@ -51,7 +51,7 @@ def read_part(key, wanted):
         while left and (part := file.read(min(left, 10240))):
             digest.update(part)
             left -= len(part)
-    print(key, digest.hexdigest(), time.monotonic(), flush=True)
+    os.write(1, f"{key} {digest.hexdigest()} {time.monotonic()}\\n".encode())  # whole, unlike what print writes
 
 children = []
 for worker in sorted({worker for worker, _, _ in jobs}):
