@@ -323,8 +323,7 @@ class BlockCache:
     def _share_of(self, owner: Hashable) -> Share[FetchedRange]:
         now = trio.current_time()
         share = self._shares.touch(owner, now)
-        while (idle := self._shares.pop_idle(now)) is not None:
-            self._disown(idle.ranges)
+        self._disown(self._shares.end_idle(now))
         return share
 
     def _buffer_ahead(self, size: int, share: Share[FetchedRange] | None) -> Buffer | None:

@@ -14,6 +14,9 @@ from typing import Generic, Protocol, TypeVar
 IDLE_SECONDS = 30.0
 """A stream that did not read for so long does not count."""
 
+EMPTY_SECONDS = 0.1
+"""The same where nothing is held for it: programs that read pieces of a file leave many streams behind them."""
+
 
 class Sharable(Protocol):
     """What a share has to know of a range."""
@@ -56,6 +59,7 @@ class Shares(Generic[Range]):
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
         self._shares: OrderedDict[Hashable, Share[Range]] = OrderedDict()
+        self._swept_at = 0.0
 
     def __len__(self) -> int:
         return len(self._shares)
@@ -74,13 +78,21 @@ class Shares(Generic[Range]):
         share.last_used = now
         return share
 
-    def pop_idle(self, now: float) -> Share[Range] | None:
-        """Count a share no longer that was not used for `IDLE_SECONDS`; its ranges belong to nobody then."""
-        oldest = next(iter(self._shares.values()), None)
-        if oldest is None or now - oldest.last_used <= IDLE_SECONDS:
-            return None
-        self.end(oldest)
-        return oldest
+    def end_idle(self, now: float) -> list[Range]:
+        """Count shares no longer that are not used any more; returns what they held, which belongs to nobody then."""
+        if now < self._swept_at + EMPTY_SECONDS:
+            return []
+        self._swept_at = now
+        idle = []
+        for share in self._shares.values():
+            idle_seconds = now - share.last_used
+            if idle_seconds <= EMPTY_SECONDS:
+                break
+            if idle_seconds > IDLE_SECONDS or not share.ranges:
+                idle.append(share)
+        for share in idle:
+            self.end(share)
+        return [member for share in idle for member in share.ranges]
 
     def end(self, share: Share[Range]) -> None:
         """Count *share* no longer; the ranges it lists belong to nobody then."""

@@ -13,8 +13,9 @@ from s3mount.options import NamespaceOptions
 BLOCK_SIZE = 512
 """Unit of ``st_blocks`` (POSIX)."""
 
-PREFERRED_IO_SIZE = 1024 * 1024
-"""``st_blksize``: programs that honour it read in the largest requests FUSE has."""
+PREFERRED_IO_SIZE = 128 * 1024
+"""``st_blksize``: what buffered readers (Python's ``open``, C's ``fopen``) fetch for a few bytes at a random offset. As
+large as the block of a random read; the kernel's readahead makes large requests of reads in sequence all the same."""
 
 
 @dataclass(frozen=True, slots=True)

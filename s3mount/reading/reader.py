@@ -66,7 +66,7 @@ class Reader:
         if not span.size:
             return b""
         plan = self._plan(span)
-        if self._blocks.gaps(span):
+        if plan.is_demand_first and self._blocks.gaps(span):
             self._cache.begin(self._blocks, plan.demand)
         self._begin_ahead(plan)
         content = await self._collect(span, plan.demand)

@@ -36,8 +36,9 @@ MAX_FRESH = 40
 RECENT_STARTS = 16
 """Reads that continued nothing, among which strides are looked for."""
 
-EAGER, CAREFUL = 4.0, 0.5
-"""Growth of windows: at first, and once streams of the object have ended with much of their readahead unread."""
+EAGER, CAREFUL, SHARED = 4.0, 0.5, 0.25
+"""Growth of windows: of a stream that is alone (several share it: their requests overlap anyway), and of one that has
+read more than others of its object did."""
 
 RANDOM_SHARE = 0.8
 """Where more of the recent reads continue nothing, one that comes near the end of another does so by chance."""
@@ -59,6 +60,11 @@ class ReadPlan:
     """What will probably be wanted next, one request each, the most urgent first."""
     stream: Stream | None = None
     """Whose readahead it is; None if the read continues nothing."""
+
+    @property
+    def is_demand_first(self) -> bool:
+        """Whether to begin with the demand. If not, the first readahead includes all of it that is missing."""
+        return not self.ahead or not self.demand.start < self.ahead[0].start < self.demand.stop
 
 
 class Window:
@@ -86,7 +92,8 @@ class Window:
         self._turn = 0
         self._unmatched_share = 0.0
         """Of the recent reads, how many continued nothing."""
-        self._is_careful = False
+        self._usual_bytes = 0
+        """What the stream read that ended last with readahead unread; 0 if none did. Others will end there, too."""
         self.is_tail_first: bool | None = None
         """Whether its end was read first; None while that is open."""
 
@@ -115,7 +122,7 @@ class Window:
         stream.note(span)
         stream.turn = self._turn
         if stream.read_bytes > LONG_RUN_BYTES:
-            self._is_careful = False
+            self._usual_bytes = 0
         ahead = stream.ahead(self._reach(stream, link, budget, streams))
         return ReadPlan(demand, (*ahead, *tail), stream)
 
@@ -127,12 +134,18 @@ class Window:
             if wider <= limit:
                 largest, window = 2 * RANGE_SIZE, wider
         window = min(window, limit)
-        return Reach(
-            object_size=self._size,
-            window_bytes=window,
-            range_bytes=request_size(window // MIN_REQUESTS_AHEAD, largest),
-            growth=CAREFUL if self._is_careful else EAGER,
-        )
+        range_bytes = request_size(window // MIN_REQUESTS_AHEAD, largest)
+        growth = EAGER
+        if stream.read_bytes <= LONG_RUN_BYTES:
+            left_bytes = self._usual_bytes - stream.read_bytes
+            if self._usual_bytes and left_bytes >= 0:
+                window = min(window, left_bytes)
+            elif self._usual_bytes:
+                growth = CAREFUL
+            else:
+                active = sum(other.turn > self._turn - RECENT_READS for other in self._streams)
+                growth = max(EAGER / active**2, SHARED)
+        return Reach(self._size, window_bytes=window, range_bytes=range_bytes, growth=growth)
 
     def _match(self, span: ByteRange, gap_bytes: int) -> Stream | None:
         """The stream that *span* continues best; it becomes the most recently used one."""
@@ -147,7 +160,7 @@ class Window:
                 continue
             if best is None or distance < best_distance:
                 best, best_distance = stream, distance
-                if not distance:
+                if distance <= BLOCK_SIZE:  # better than a single read that ended just there
                     break
         if best is not None and best not in self._streams[:1]:
             members: list[Any] = self._streams if best in self._streams else self._fresh
@@ -159,8 +172,10 @@ class Window:
     def _begin(self, span: ByteRange) -> None:
         """Take in a read that continues nothing."""
         ended = self._turn - 2 * (len(self._streams) + 1)
-        if any(stream.turn < ended and stream.unread_bytes for stream in self._streams):
-            self._is_careful = True
+        for stream in self._streams:
+            if stream.turn < ended and stream.unread_bytes and isinstance(stream, Run):
+                self._usual_bytes = stream.read_bytes
+                break
         step = self._step_to(span.start)
         self._recent_starts.appendleft(span.start)
         if step:

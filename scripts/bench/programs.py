@@ -69,7 +69,7 @@ def write_table(path: str, rows: int) -> Result:
     arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     choose = np.random.default_rng(3)
     table = arrow.table({f"c{index}": choose.random(rows) for index in range(COLUMNS)})
-    parquet.write_table(table, path, row_group_size=rows // 8, use_dictionary=False)
+    parquet.write_table(table, path, use_dictionary=False)
     return Result()
 
 

@@ -47,7 +47,8 @@ class Reading:
         assert plan.demand.start <= span.start
         assert plan.demand.stop >= span.stop
         assert all(0 <= ahead.start < ahead.stop <= self.size for ahead in plan.ahead)
-        requests = [gap for wanted in (plan.demand, *plan.ahead) for gap in self._take(wanted)]
+        wanted_in_turn = (plan.demand, *plan.ahead) if plan.is_demand_first else (*plan.ahead, plan.demand)
+        requests = [gap for wanted in wanted_in_turn for gap in self._take(wanted)]
         self.planned_ahead += plan.ahead
         self.requests += requests
         self.read_bytes += span.size
@@ -217,7 +218,7 @@ def test_interleaved_readers_are_streams_of_their_own(count):
     reading.read_all(itertools.chain.from_iterable(zip(*slices, strict=True)))
 
     assert reading.fetched_bytes == GIB
-    assert len(reading.requests) <= 140 + 20 * count
+    assert len(reading.requests) <= 140 + 28 * count
 
 
 def test_a_second_reader_from_the_start_is_a_stream_of_its_own():
@@ -335,6 +336,49 @@ def test_a_long_run_ends_the_caution_of_short_ones():
     reading.read_all(pieces(GIB, 2 * GIB, MIB))
 
     assert len(reading.requests) - before <= 140
+
+
+def test_columns_read_at_once_are_hardly_read_beyond_their_end():
+    reading = Reading()
+    columns = [pieces(group * 64 * MIB + 5 * MIB, group * 64 * MIB + 13 * MIB, MIB) for group in range(8)]
+
+    reading.read_all(itertools.chain.from_iterable(zip(*columns, strict=True)))
+
+    assert reading.fetched_bytes <= 1.4 * reading.read_bytes
+
+
+def test_pieces_of_one_length_are_hardly_read_beyond_their_end():
+    generator = random.Random(4)
+    reading = Reading(16 * GIB)
+
+    for _ in range(50):
+        start = generator.randrange(16 * GIB // MIB) * MIB
+        reading.read_all(pieces(start, start + 3 * MIB, MIB))
+
+    assert reading.fetched_bytes <= 1.1 * reading.read_bytes
+
+
+def test_a_stream_goes_on_where_others_were_read_just_before_it():
+    """As loaders read the headers of all tensors first: these single reads take nothing over from the stream."""
+    reading = Reading()
+    for start in range(0, 256 * MIB, 16 * MIB):
+        reading.read(start, 100 * KIB)
+    before = len(reading.requests)
+
+    reading.read_all(pieces(0, 256 * MIB, MIB))
+
+    assert len(reading.requests) - before <= 2 * 256 // 8
+
+
+def test_the_missing_end_of_a_read_is_fetched_with_the_readahead_behind_it():
+    reading = Reading()
+    reading.read_all(pieces(20 * KIB, 20 * KIB + 2 * MIB, MIB))
+    asked = reading.planned_ahead[-1].stop
+
+    requests = reading.read(asked - 256 * KIB, MIB)
+
+    assert requests[0].start == asked
+    assert requests[0].stop > asked - 256 * KIB + MIB
 
 
 def test_what_could_not_be_fetched_is_planned_again():
