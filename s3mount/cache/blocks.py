@@ -8,6 +8,7 @@ Runs in trio. A range is removed only while nobody waits for it, and a waiter us
 """
 
 from bisect import bisect_right, insort
+from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
 from itertools import takewhile
 from operator import attrgetter
@@ -169,6 +170,8 @@ class BlockCache:
         self.pool = BufferPool(limit_bytes, self)
         self._objects: dict[ObjectId, ObjectBlocks] = {}
         self._order: EvictionOrder[FetchedRange] = EvictionOrder()
+        self._begun: deque[FetchedRange] = deque()
+        """Those whose tasks have not run yet, as many as there are such tasks."""
         self._shares: Shares[FetchedRange] = Shares(self.pool.readahead_limit_bytes)
 
     @property
@@ -349,9 +352,12 @@ class BlockCache:
         if share is not None:
             self._shares.add(share, fetched)
             self._metrics.add(Metric.READAHEAD_BYTES, span.size)
-        self._nursery.start_soon(self._fetch, fetched)
+        self._begun.append(fetched)
+        self._nursery.start_soon(self._fetch_next)
 
-    async def _fetch(self, fetched: FetchedRange) -> None:
+    async def _fetch_next(self) -> None:
+        """Fetch the range that was begun first: trio runs new tasks in any order."""
+        fetched = self._begun.popleft()
         blocks = fetched.blocks
         span = ByteRange(fetched.start, fetched.stop)
         into = fetched.buffer.memory[: span.size]

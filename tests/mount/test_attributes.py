@@ -184,7 +184,7 @@ def test_requester_pays_reaches_every_request(seaweed: S3Server) -> None:
 
 
 def test_unsigned_requests_carry_no_credentials(moto: S3Server) -> None:
-    with scene(moto, "--no-sign-request") as place:
+    with scene(moto, "--no-sign-request", expected_warning="may not be read") as place:
         place.put("f", 10)
         assert place.mount.run("ls").stdout == "f\n"
         place.mount.run("cksum", "f")

@@ -52,6 +52,10 @@ class Scene:
         """All GETs so far."""
         return self.proxy.log.select(Kind.GET, key)
 
+    def gets_sent_twice(self) -> int:
+        """GETs that the mount sent a second time so far, since the first try was slow: on a busy machine some are."""
+        return int(self.mount.status()["counters"]["hedges_total"])
+
     def wait_for_gets(self, count: int, *, pending: bool = False) -> None:
         """Return once there have been so many GETs, or so many are under way."""
         self.proxy.log.wait_for(

@@ -57,6 +57,37 @@ async def test_only_what_is_missing_is_fetched(autojump_clock, store, cache, blo
     assert sorted(gets(store)) == [(0, 1000), (1000, 2000), (2000, 3000), (3000, 4000), (4000, 5000)]
 
 
+@pytest.mark.parametrize("turn", range(4))
+async def test_what_is_begun_first_is_asked_for_first(autojump_clock, store, cache, blocks, turn):
+    """Trio begins the tasks of one moment in either order."""
+    spans = [(start, start + 1000) for start in range(0, 10_000, 1000)]
+
+    for span in spans:
+        cache.begin(blocks, ByteRange(*span))
+    await trio.sleep(2)
+
+    assert gets(store) == spans
+
+
+async def test_streams_that_hold_nothing_soon_stop_counting(autojump_clock, cache):
+    for number in range(20):
+        cache.note_stream(number)
+    await trio.sleep(0.2)
+
+    cache.note_stream("other")
+
+    assert cache.streams == 1
+
+
+async def test_streams_with_readahead_count_while_they_pause(autojump_clock, cache, blocks):
+    cache.begin(blocks, ByteRange(0, MIB), "paused")
+    await trio.sleep(IDLE_SECONDS / 2)
+
+    cache.note_stream("other")
+
+    assert cache.streams == 2
+
+
 async def test_many_demands_for_the_same_bytes_are_one_request(autojump_clock, store, cache, blocks):
     async def read():
         fetched = await fetch(cache, blocks, 0, 1000)
