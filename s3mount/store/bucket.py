@@ -20,7 +20,7 @@ from s3mount.metrics import Metric, Metrics, RequestKind
 from s3mount.ranges import KIB, ByteRange
 from s3mount.store.attempts import Attempts
 from s3mount.store.control import ControlAnswer, ControlClient, ControlRequest
-from s3mount.store.exchange import RangeGet
+from s3mount.store.exchange import RangeGet, Report
 from s3mount.store.fetch import FetchEngine
 from s3mount.store.interface import MAX_KEYS_PER_PAGE, Link, ListPage, ObjectSummary
 from s3mount.store.lister import Lister
@@ -190,20 +190,22 @@ class _RangeFetch:
         """Ask for what is missing."""
         get = self._get()
         try:
-            report = await self.workings.engine.fetch(get, is_urgent=self.is_urgent)
+            report = await self.workings.engine.fetch(get, is_urgent=self.is_urgent, count=self._count)
         finally:
             get.into.release()  # what still refers to this attempt must not keep the memory
+        if report.received:
+            self.received += report.received
+            retries.note_progress(trio.current_time())
+        if report.fault is not None:
+            raise AttemptError(self._as_fault_of_version(report.fault))
+
+    def _count(self, report: Report) -> None:
         metrics = self.workings.metrics
         metrics.add_request(RequestKind.GET, report.requests_sent)
         metrics.add(Metric.HEDGES, report.was_hedged)
         metrics.add(Metric.HEDGES_WON, report.was_won_by_second)
         metrics.add(Metric.CONNECTIONS_OPENED, report.connections_opened)
         metrics.add(Metric.FETCHED_BYTES, report.received)
-        if report.received:
-            self.received += report.received
-            retries.note_progress(trio.current_time())
-        if report.fault is not None:
-            raise AttemptError(self._as_fault_of_version(report.fault))
 
     def _get(self) -> RangeGet:
         missing = ByteRange(self.span.start + self.received, self.span.stop)

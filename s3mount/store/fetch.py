@@ -82,10 +82,21 @@ class FetchEngine:
         """What a range GET costs at present."""
         return self._link.link
 
-    async def fetch(self, get: RangeGet, *, is_urgent: Callable[[], bool] = lambda: True) -> Report:
+    async def fetch(
+        self,
+        get: RangeGet,
+        *,
+        is_urgent: Callable[[], bool] = lambda: True,
+        count: Callable[[Report], None] | None = None,
+    ) -> Report:
         """Make one attempt. Waits for a free connection first, behind those that are urgent and those that came before.
 
         A cancelled call no longer touches ``get.into`` once it has returned.
+
+        Args:
+            get: What to fetch, and into what.
+            is_urgent: Whether somebody waits for it.
+            count: Is told once what the attempt took, also if it is cancelled.
 
         Raises:
             StoreUnavailableError: The engine is closed.
@@ -93,11 +104,18 @@ class FetchEngine:
         is_large = get.expected.span.size > LARGEST_IN_LANES
         await self._start(is_large=is_large, is_urgent=is_urgent)
         flight = Flight(get, is_large, began_at=time.monotonic())
+        report = flight.report
         try:
             report = await self._fly(flight)
             if flight.rival is not None:
                 report = await _first_of(flight, report, flight.rival)
+        except trio.Cancelled:
+            if flight.rival is not None:
+                _note_rival(report, flight.rival.report, flight.rival)
+            raise
         finally:
+            if count is not None:
+                count(report)
             if flight.rival is not None:
                 await _end(flight.rival)
         assert report.fault is not None or report.received == get.expected.span.size
@@ -188,12 +206,16 @@ async def _first_of(flight: Flight, report: Report, rival: Flight) -> Report:
         outcome = rival.outcome
         if outcome is not None and (outcome.fault is None or outcome.received or flight.is_cut):
             best = outcome
-    other = rival.report if best is report else report
-    best.was_hedged = rival.report.requests_sent > 0
+    _note_rival(best, rival.report if best is report else report, rival)
     best.was_won_by_second = best is not report and best.received > 0
+    return best
+
+
+def _note_rival(best: Report, other: Report, rival: Flight) -> None:
+    """Add to one of two reports what the other attempt took."""
+    best.was_hedged = rival.report.requests_sent > 0
     best.requests_sent += other.requests_sent
     best.connections_opened += other.connections_opened
-    return best
 
 
 def _is_settled(flight: Flight, report: Report) -> bool:

@@ -247,7 +247,8 @@ async def test_stalled_requests_do_not_keep_others_from_being_answered(stalled: 
         nursery.cancel_scope.cancel()
 
 
-async def test_a_cancelled_fetch_ends_its_second_request_too():
+async def test_a_cancelled_fetch_ends_its_second_request_too_and_counts_both():
+    counted: list[Report] = []
     second_was_sent = trio.Event()
     token = trio.lowlevel.current_trio_token()
 
@@ -257,9 +258,12 @@ async def test_a_cancelled_fetch_ends_its_second_request_too():
         return [Act.STALL]
 
     async with running(script) as (engine, _), trio.open_nursery() as nursery:
-        nursery.start_soon(fetched, engine)
+        nursery.start_soon(lambda: engine.fetch(range_get(), count=counted.append))
         await second_was_sent.wait()
         nursery.cancel_scope.cancel()
+
+    [report] = counted
+    assert (report.requests_sent, report.received, outcome_of(report)) == (2, 0, (True, False))
 
 
 async def test_a_cancelled_fetch_waits_for_the_second_request_that_has_the_buffer():
