@@ -167,6 +167,8 @@ async def test_the_answer_to_a_second_request_counts_when_the_first_fails():
     first_failed, second_was_sent = threading.Event(), threading.Event()
 
     def script(request: Request, number: int) -> Answer:
+        if number > 1:  # the first one once more: over its old connection it may just have come too late
+            return [Act.STALL]
         return failing() if number == 0 else answering(request)
 
     def failing() -> Iterator[Act]:
@@ -209,7 +211,8 @@ async def test_second_requests_stay_a_small_share_when_all_are_slow():
     assert 16 < len(server.gets) <= 16 + 0.03 * (80 + 16) + 1
 
 
-async def test_a_stall_in_mid_body_is_cut_off_and_what_came_is_kept():
+async def test_a_stall_in_mid_body_is_cut_off_and_what_came_is_kept(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(hedging, "MIN_SECONDS", 5)  # on a busy machine the first bytes may take longer than usual
     head_size = OBJECT.get(Request("GET", "/", {"range": f"bytes=0-{SIZE - 1}"}, 0)).index(b"\r\n\r\n") + 4
     async with running(stall_first(after=head_size + 1000)) as (engine, server):
         report = await fetched(engine)
