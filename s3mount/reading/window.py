@@ -134,7 +134,8 @@ class Window:
             if wider <= limit:
                 largest, window = 2 * RANGE_SIZE, wider
         window = min(window, limit)
-        range_bytes = request_size(window // MIN_REQUESTS_AHEAD, largest)
+        requests_ahead = max(2, MIN_REQUESTS_AHEAD // streams)  # of several streams they overlap
+        range_bytes = request_size(window // requests_ahead, largest)
         growth = EAGER
         if stream.read_bytes <= LONG_RUN_BYTES:
             left_bytes = self._usual_bytes - stream.read_bytes
