@@ -95,7 +95,14 @@ class S3Store:
         """See `ObjectStore.get_range`."""
         assert into.nbytes == span.size > 0
         fetch = _RangeFetch(
-            self._workings, object_id, span, object_size, into, is_urgent, has_if_match=self._has_if_match
+            self._workings,
+            object_id,
+            span,
+            object_size,
+            into,
+            is_urgent,
+            head=self._try_head,
+            has_if_match=self._has_if_match,
         )
         await self._run(fetch.attempt, self._range_policy, extra_seconds=span.size / _SLOWEST_BYTES_PER_SECOND)
         # Without If-Match the ETag turned out to be the right one: the refusal was not about the version.
@@ -183,6 +190,7 @@ class _RangeFetch:
     object_size: int
     into: memoryview
     is_urgent: Callable[[], bool]
+    head: Callable[[str], Awaitable[ObjectSummary]]
     has_if_match: bool
     received: int = field(default=0)
 
@@ -197,7 +205,23 @@ class _RangeFetch:
             self.received += report.received
             retries.note_progress(trio.current_time())
         if report.fault is not None:
+            if report.fault.kind is FaultKind.PRECONDITION:
+                await self._check_version()
             raise AttemptError(self._as_fault_of_version(report.fault))
+
+    async def _check_version(self) -> None:
+        """Find out by HEAD, which brings no bytes in vain, whether a failed ``If-Match`` was about the version.
+
+        Raises:
+            AttemptError: It was. Otherwise the next attempt is made without ``If-Match``.
+        """
+        try:
+            summary = await self.head(self.object_id.key)
+        except AttemptError as error:
+            raise AttemptError(self._as_fault_of_version(error.fault)) from error
+        if summary.etag != self.object_id.etag:
+            raise AttemptError(Fault(FaultKind.FINAL, StaleObjectError(self.object_id.key)))
+        self.has_if_match = False
 
     def _count(self, report: Report) -> None:
         metrics = self.workings.metrics
@@ -222,10 +246,9 @@ class _RangeFetch:
         path = writer.endpoint.object_path(self.object_id.key)
         return RangeGet(path, lambda: writer.headers("GET", path, extra=extra), expected, self.into[self.received :])
 
-    def _as_fault_of_version(self, fault: Fault) -> Fault:
+    @staticmethod
+    def _as_fault_of_version(fault: Fault) -> Fault:
         """What a refusal means when this version once was there."""
-        if fault.kind is FaultKind.PRECONDITION:
-            self.has_if_match = False  # for the next attempt: the ETag it brings decides
         if isinstance(fault.error, NoSuchEntryError):
             return dataclasses.replace(fault, error=StaleObjectError(str(fault.error)))
         return fault

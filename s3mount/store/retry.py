@@ -29,7 +29,7 @@ class FaultKind(Enum):
     CLOCK = auto()
     """Our clock is off: take the server's, then try once."""
     PRECONDITION = auto()
-    """``If-Match`` failed: ask once without it, and compare the ETag ourselves."""
+    """``If-Match`` failed: ask once without it, if the server refused it although the version is the right one."""
 
 
 REPAIRABLE = frozenset({FaultKind.CREDENTIALS, FaultKind.CLOCK, FaultKind.PRECONDITION})

@@ -92,7 +92,7 @@ def replaced(path: str, stored: str, replacement: str) -> Result:
     Notes: how many reads after that gave ``old`` bytes, ``new`` ones and both (``mixed``), or ESTALE (``stale``).
     """
     notes = dict.fromkeys(("old", "new", "mixed", "stale"), 0.0)
-    result = Result(notes=notes)
+    result, started_at = Result(notes=notes), time.monotonic()
     with Path(path).open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         for offset in range(0, size, READ_BYTES):
@@ -108,6 +108,7 @@ def replaced(path: str, stored: str, replacement: str) -> Result:
             kinds = set(content)
             notes[{b"A": "old", b"B": "new"}.get(bytes(kinds), "mixed")] += 1
             result.bytes += len(content)
+    result.seconds = time.monotonic() - started_at
     return result
 
 

@@ -458,7 +458,21 @@ async def test_a_server_without_if_match_is_read_all_the_same():
         assert await read(store) == right()
         assert await read(store) == right()
 
-    assert ["if-match" in get.headers for get in server.gets] == [True, False, False]
+    seen = [(get.method, "if-match" in get.headers) for get in server.gets]
+    assert seen == [("GET", True), ("HEAD", False), ("GET", False), ("GET", False)]
+
+
+async def test_that_an_object_was_replaced_is_found_out_without_bytes_of_it():
+    def script(request: Request, _: int) -> Answer:
+        if request.method == "HEAD":
+            return [answer(200, ETag='"version-2"', Last_Modified="Thu, 01 Jan 2026 00:00:00 GMT")]
+        return [error(412, "PreconditionFailed")]
+
+    async with opened(script) as (store, server, _):
+        with pytest.raises(StaleObjectError):
+            await read(store)
+
+    assert [get.method for get in server.gets] == ["GET", "HEAD"]
 
 
 async def test_retries_are_signed_anew_and_skew_is_corrected():
