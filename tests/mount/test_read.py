@@ -141,7 +141,7 @@ def test_readers_of_one_file_share_each_request(place: Scene) -> None:
     for content in contents:
         assert isinstance(content, bytes)
         check_coded(content, key, 5 * KIB, 9 * KIB)
-    assert len(place.gets(key)) == 1
+    assert len(place.first_gets(key)) == 1
 
 
 def test_reads_of_one_descriptor_are_served_concurrently(place: Scene, user: FileUser) -> None:
@@ -281,7 +281,7 @@ def test_object_archived_after_its_listing_fails_at_once(moto: S3Server) -> None
         with pytest.raises(OSError, match="Input/output error"):
             user.pread(fd, 100, 0)
 
-        assert len(place.gets()) == 1
+        assert len(place.first_gets()) == 1
         assert "'x' is archived" in place.mount.log()
 
 

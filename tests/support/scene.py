@@ -52,6 +52,12 @@ class Scene:
         """All GETs so far."""
         return self.proxy.log.select(Kind.GET, key)
 
+    def first_gets(self, key: str | None = None) -> list[Exchange]:
+        """The same without those that the mount sent a second time."""
+        gets = self.gets(key)
+        first = {(exchange.key, exchange.request.header("range")): exchange for exchange in reversed(gets)}
+        return list(first.values()) if 0 < len(gets) - len(first) <= self.gets_sent_twice() else gets
+
     def gets_sent_twice(self) -> int:
         """GETs that the mount sent a second time so far, since the first try was slow: on a busy machine some are."""
         return int(self.mount.status()["counters"]["hedges_total"])
