@@ -37,8 +37,8 @@ RECENT_STARTS = 16
 """Reads that continued nothing, among which strides are looked for."""
 
 EAGER, CAREFUL, SHARED = 4.0, 0.5, 0.25
-"""Growth of windows: of a stream that is alone (several share it: their requests overlap anyway), and of one that has
-read more than others of its object did."""
+"""Growth of windows: of a stream that is alone, of one that has read more than others of its object did, and at least
+of one beside others, whose requests overlap anyway."""
 
 RANDOM_SHARE = 0.8
 """Where more of the recent reads continue nothing, one that comes near the end of another does so by chance."""
